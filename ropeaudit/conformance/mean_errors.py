@@ -76,23 +76,14 @@ def _large_mean(code: CodeUnderTest, block: CalledBlock) -> Finding | None:
     side, head, which = (int(i) for i in np.unravel_index(int(over.argmax()), over.shape))
     values = {name: float(f"{mean:.2g}") for name, mean in zip(_MEANS, means[side, head], strict=True)}
     found = Diagnosis("bias", values, Where(sides=_sides(over)), certainty="measured")
-    if _is_truncated(code, block.given[side][0, head], block.rotated[side][0, head], block.at):
+    exact = np.abs(exact_rotation.rotated(block.given[side][0, head], block.at, code.setting_at(block.at)))
+    came = np.abs(block.rotated[side][0, head].astype(np.float64))
+    spacing = np.ldexp(code.dtype.unit_roundoff, np.frexp(exact)[1])
+    if ((came <= exact) & (exact - came < spacing)).mean() >= _CUT_OFF:
         found = Diagnosis("truncated-output", {"dtype": str(code.dtype)}, found.where)
     text = f"every pair is within its allowance, and their mean error is no rounding: {'qk'[side]}"
     sizes = abs(float(means[side, head, which])), float(most[side, 0, which]), PAIR
     return Finding("rotation", "fail", text, *sizes, _where(block, side, head), found)
-
-
-def _is_truncated(
-    code: CodeUnderTest,
-    x: FloatArray,
-    y: FloatArray,
-    at: Positions,
-) -> bool:
-    """Return whether numbers are truncated instead of rounded to nearest. Shapes: (s, d)."""
-    exact, came = np.abs(exact_rotation.rotated(x, at, code.setting_at(at))), np.abs(y.astype(np.float64))
-    spacing = np.ldexp(code.dtype.unit_roundoff, np.frexp(exact)[1])
-    return bool(((came <= exact) & (exact - came < spacing)).mean() >= _CUT_OFF)
 
 
 def _means(code: CodeUnderTest, x: FloatArray, y: FloatArray, at: Positions) -> tuple[Array, Array]:

@@ -230,7 +230,6 @@ def _judge_written_back(case: VectorCase, returned: Arrays, named: bool) -> Find
 
 
 def _judge_rotation(spec: CaseSpec, placed: Mapping[int, Places]) -> Finding:
-    """Judge the rotation of each pair of q and k, at all offsets."""
     offset = max(placed, key=lambda offset: placed[offset].excess)
     off = [offset for offset, at in placed.items() if at.excess > 1]
     count = f"q and k, {spec.heads} and {spec.kv_heads} heads, 2 batch elements, {spec.seq_len} tokens"
@@ -250,7 +249,6 @@ def _judge_worst_pair(
     spec: CaseSpec,
     up_to: int,
 ) -> Finding:
-    """Judge the worst pair. up_to: number of positions."""
     found, where = worst.diagnosis, f"{place}: {worst.words}"
     if found and spec.want == "gradient":
         found = of_gradient(found)

@@ -120,7 +120,11 @@ def _of_axes(rope: AxialRope, form: FrequencyForm, fmt: Format) -> FloatArray:
             continue
         base, rising = rope.base[axis], numerator < 0 or rope.arrangement == "linspace"
         if (base, denominator) not in ladders:
-            ladder = _rising(base, denominator + 1, fmt) if rising else unscaled(base, denominator, form, fmt)
+            if rising:  # base^x for even x from 0 to 1
+                x = round_to(np.arange(denominator + 1) / np.float64(max(1, denominator)), fmt)
+                ladder = _rounded([elementary.power(base, exponent) for exponent in x.tolist()], fmt)
+            else:
+                ladder = unscaled(base, denominator, form, fmt)
             ladders[base, denominator] = ladder.astype(np.float64)
         kept[place] = ladders[base, denominator][-numerator if rising else numerator // 2]
     divided = form == "divide" and rope.arrangement != "linspace"
@@ -128,9 +132,3 @@ def _of_axes(rope: AxialRope, form: FrequencyForm, fmt: Format) -> FloatArray:
     numbers = round_to(kept * factor, fmt) if factor != 1.0 else kept.astype(fmt.carrier)
     with np.errstate(divide="ignore"):
         return round_to(1 / numbers.astype(np.float64), fmt) if form == "divide" and not divided else numbers
-
-
-def _rising(base: float, count: int, fmt: Format) -> FloatArray:
-    """Return base^x for even x from 0 to 1, rounded to `fmt`. Shapes: -> (count,)."""
-    exponents = round_to(np.arange(count) / np.float64(max(1, count - 1)), fmt)
-    return _rounded([elementary.power(base, x) for x in exponents.tolist()], fmt)

@@ -148,7 +148,8 @@ def parse(text: str) -> Scaling:
         key, equals, value = item.partition("=")
         key = HF_NAMES.get(key.strip(), key.strip())
         if not equals or key not in {f.name for f in fields(Scaling)} - {"kind"}:
-            raise UsageError(f"scaling {kind}: {item!r} is not KEY=VALUE with one of {_taken(kind)}")
+            keys = ", ".join((*KINDS[kind].needs, *KINDS[kind].takes)) or "nothing"
+            raise UsageError(f"scaling {kind}: {item!r} is not KEY=VALUE with one of {keys}")
         if key == "truncate":
             if value not in ("true", "false"):
                 raise UsageError(f"scaling {kind}: truncate is true or false")
@@ -223,10 +224,6 @@ def _check_value(called: str, kind: str, name: str, value: Any) -> None:
         raise UsageError(f"{where} is below 1, which would shorten the context")
     if name in ("original", "maximum") and (value < 2 or value != int(value)):
         raise UsageError(f"{where} is not a number of positions from 2 up")
-
-
-def _taken(kind: str) -> str:
-    return ", ".join((*KINDS[kind].needs, *KINDS[kind].takes)) or "nothing"
 
 
 def _text(value: Any) -> str:

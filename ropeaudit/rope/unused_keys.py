@@ -130,7 +130,6 @@ def _numbers(setting: RopeSetting, lengths: list[int]) -> list[Any]:
 
 
 def _says_rope_alone(name: str, value: Any) -> bool:
-    """Return whether a key only says that the model has RoPE."""
     if name == "position_embedding_type":
         return "rope" in str(value) or "rotary" in str(value)
     return bool(_AGREES.get(name) == value)
@@ -143,7 +142,6 @@ def about_rope(name: str) -> bool:
 
 
 def _keys(part: Mapping[str, Any], inside: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield the keys with a value of a part and of its RoPE parameters."""
     for key, value in part.items():
         path = (*inside, key)
         if value is None or not (inside or about_rope(key)):
@@ -171,7 +169,6 @@ def _stray_keys(
     parts: Sequence[Mapping[str, Any]],
     inside: Path,
 ) -> Iterator[tuple[Path, Any]]:
-    """Yield the keys about RoPE outside the parts, where they are not read."""
     for key, value in inner.items():
         if any(value is other for other in parts):
             continue

@@ -146,7 +146,6 @@ def first_names(tensors: Tensors) -> str:
 
 
 def _numpy_arrays(path: Path) -> Iterator[Part]:
-    """Yield the arrays of a .npy file or an .npz archive."""
     with path.open("rb") as file:  # NumPy leaves it open where the archive is damaged
         content = np.load(file, allow_pickle=False)
         if not isinstance(content, np.lib.npyio.NpzFile):
@@ -280,7 +279,6 @@ def check_room(path: Path, numbers: int) -> None:
 
 
 def _check_array(path: Path, file: IO[bytes], size: int) -> None:
-    """Raise BadInput for an array with fewer bytes than its header declares."""
     form: Any = np.lib.format
     try:
         version = form.read_magic(file)
