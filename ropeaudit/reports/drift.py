@@ -118,7 +118,9 @@ def legend(results: Sequence[Record]) -> str:
     drawn = ""
     if len(sizes) == 1:
         seq_len, heads, seed = sizes.pop()
-        drawn = f"; {counted(seq_len, 'token')}, {counted(heads, 'head')}"
+        spread = any(record.grid or record.sample for record in results)
+        near = "" if spread else f" (distances to {seq_len - 1:,})"
+        drawn = f"; {counted(seq_len, 'token')}{near}, {counted(heads, 'head')}"
         drawn += "" if seed is None else f", seed {seed}"
     best = "vs best: drift ÷ that expected of careful code in the dtype"
     return f"drift = RMS(score - exact) / RMS(exact); {best}{drawn}\ncolumns: ropeaudit list columns"

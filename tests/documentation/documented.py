@@ -261,7 +261,6 @@ def write(text: str):
 
 
 FACTORIES = {
-    "matmul.py": shown_with("def by_matmul("),
     "after.csv": report,
     "drift.csv": report,
     "before.csv": report,
@@ -275,7 +274,6 @@ FACTORIES = {
     "notes.txt": write("the quick brown fox jumps over the lazy dog. " * 8),
     "older.jsonl": report,
     "path/to/file.py": write(HALF),
-    "sections.py": shown_with("def by_axes("),
     "sweep.jsonl": report,
     "examples/": lambda path: shutil.copytree(EXAMPLES, path),
 }

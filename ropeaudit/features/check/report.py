@@ -269,7 +269,7 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
         rotated = [check for check in pairs if check.finding.check != "gradient"]
         worst = max(rotated or pairs, key=_excess).finding
         noun = "gradient" if worst.check == "gradient" else "rotation"
-        size = f"{noun} error up to {_two_digits(worst.measured)} ({_two_digits(worst.allowed)} allowed)"
+        size = f"{noun} error {_two_digits(worst.measured)} ({_two_digits(worst.allowed)} allowed)"
         title = title if explained else size
         facts.append(f"{size}: {worst.where}" if explained else f"worst: {worst.where}")
     else:
@@ -415,7 +415,8 @@ def _not_checked_facts(own: Sequence[Checked], case: Case, findings: Sequence[st
         apart = f"distances over {case.outline()[0].seq_len - 1} (ropeaudit limit --seq-len)"
         if all("; distance " in detail for detail in limits):
             apart = "distances between those tested"
-        beyond.append(f"{apart}; other q and k")
+        trained = "" if own[0].kind == "model" else "whether the weights were trained with this setting; "
+        beyond.append(f"{apart}; {trained}other q and k")
     reasons: dict[str, dict[str, None]] = {}  # reason -> names of checks, each once
     for finding in (check.finding for check in own):
         if finding.status in ("not checked", "not applicable"):

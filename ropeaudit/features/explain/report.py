@@ -260,7 +260,7 @@ def _answer_on_recipe(some: Sequence[Explanation], called: Facts = ()) -> Answer
     decides += f": scores {_drift_words(worst, worst.drift)}"
     decides += f" (as {worst.recipe.recipe.name})" if worst.code else ""
     decides += "" if worst.nonfinite else f"; limit {_limit_words(worst)}"
-    decides += ": nothing to change" if worst.good else ""
+    decides += f": nothing to change within {worst.inputs.seq_len:,} tokens" if worst.good else ""
     facts, causes, why = list[tuple[str, str]](), list[Cause](), ""
     if worst.good:
         facts += _stage_facts(worst)

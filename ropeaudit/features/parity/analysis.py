@@ -338,11 +338,12 @@ def _answer(results: Sequence[Parity], rows: Sequence[Mapping[str, Any]]) -> Ans
     findings = dict.fromkeys(text for result in results for text in result.findings if ": called as " in text)
     facts += [("called as", text.replace(": called as ", ": ")) for text in findings]
     facts += settings.facts(rows)
-    rest = ", other calls, such as one token: ropeaudit check" if findings else ""
+    rest = "; other calls, such as one token: ropeaudit check" if findings else ""
+    farthest = max(result.inputs.seq_len for result in results) - 1
     lost = worst["a_nonfinite"] or worst["b_nonfinite"]
     facts += [
         ("percentages", "root mean squares over that of the exact scores"),
-        ("not checked", f"other offsets, other q and k{rest}"),
+        ("not checked", f"other offsets; distances over {farthest} (--seq-len); other q and k{rest}"),
         ("next", f"{'which stage overflows: ropeaudit explain;  ' if lost else ''}all columns: -v"),
     ]
     target = ", ".join(filter(None, [f"{worst['a']} and {worst['b']}", shared]))
