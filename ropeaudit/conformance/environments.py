@@ -456,6 +456,7 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _calls_of_thread(code: CodeUnderTest, number: int) -> list[CallOf]:
+    """Return calls at different positions and in three lengths."""
     calls = list[CallOf]()
     for turn in range(_CALLS):
         length = min((_LENGTH, _SHORT, 1)[turn % 3], code.up_to)

@@ -399,6 +399,7 @@ def _fits_forward(code: CodeUnderTest, rotator: Rotator, upstream: Both, at: Pos
 
 
 def _dot(left: Sequence[FloatArray], right: Sequence[FloatArray]) -> float:
+    """Return the sum of the products of all numbers, in float64."""
     sides = zip(left, right, strict=True)
     return sum(float(np.vdot(x.astype(np.float64), y.astype(np.float64))) for x, y in sides)
 

@@ -249,6 +249,7 @@ def _judge_worst_pair(
     spec: CaseSpec,
     up_to: int,
 ) -> Finding:
+    """Judge the worst pair. up_to: number of positions."""
     found, where = worst.diagnosis, f"{place}: {worst.words}"
     if found and spec.want == "gradient":
         found = of_gradient(found)

@@ -342,6 +342,7 @@ def _call_at(
 
 
 def _drift_cause(code: CodeUnderTest, run: ScoreRun, drifts: Sequence[MeasuredDrift]) -> Diagnosis | None:
+    """Diagnose too large drift, at the last offset that has it."""
     failing = [drift for drift in drifts if drift.fails]
     if not failing or code.shared.cause:
         return code.shared.cause

@@ -109,6 +109,7 @@ def _chunks(cases: Plan[Inputs], cells: Sequence[CellIndex]) -> Iterator[list[Ce
 def _strips(
     cases: Plan[Inputs], options: RowOptions, mapped: Map
 ) -> Iterator[tuple[float, dict[CellIndex, Attention]]]:
+    """Yield the share done and the statistics of each strip of rows, in order."""
     size, heads, done = cases.inputs.seq_len, cases.inputs.heads, 0
     rows = [slice(i, min(i + rows_of_strip(size), size)) for i in range(0, size, rows_of_strip(size))]
     strips = [(some, masks.columns(cases.mask, some, size)) for some in rows]
@@ -141,6 +142,7 @@ def _rotate_heads(rotation: Rotation, heads: range) -> Heads:
 
 
 def _join_panels(parts: Sequence[Rotated], axis: int) -> Rotated:
+    """Join the panels of a head. axis: of the positions."""
     if len(parts) == 1:
         return parts[0]
     subjects = {

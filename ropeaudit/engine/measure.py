@@ -209,6 +209,7 @@ class Tiles(Rotation, Generic[T]):
         k: Rotated,
         rows: slice,
     ) -> T:
+        """Gather all tiles of some rows of a head against one panel of keys."""
         result, in_q = self.empty(), slice(rows.start - first_row, rows.stop - first_row)
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for keys in self._tiles(rows, cols):

@@ -52,6 +52,7 @@ def kinds() -> Mapping[str, Kind]:
 
 
 def _as_tuples(value: Any) -> Any:
+    """Return a value of a row with tuples where the file has lists."""
     if isinstance(value, dict):
         return {name: _as_tuples(one) for name, one in value.items()}
     return tuple(value) if isinstance(value, list) else value

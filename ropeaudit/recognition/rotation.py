@@ -208,6 +208,7 @@ class _SideSearch:
         self.first = int(self.wrong_rows[0]) if self.wrong_rows.size else 0
 
     def _vectors(self, b: int, heads: Sequence[int]) -> Vectors:
+        """Return some heads of a batch element."""
         x, y = self.given[b][heads], self.rotated[b][heads]
         return Vectors(self.block.rows()[b], x, y, self.setting, self.dtype)
 
@@ -319,6 +320,7 @@ class _SideSearch:
         *,
         shows: bool,
     ) -> bool:
+        """Return whether a fault explains a vector at some tokens of a call."""
         (b, h), rows = vector, block.rows()
         z, w, expected = self._predicted(fault, block, vector, places)
         left = rms(w - expected)
@@ -365,6 +367,7 @@ class _SideSearch:
         return any(self._residual(fault, n) <= _SHOWS * self._residual(RIGHT, n) for n in numbers)
 
     def _differ(self, fault: Fault, other: Fault = RIGHT) -> bool:
+        """Return whether two faults predict different results for the wrong vectors."""
         (q, k), rows = self.block.given, self.block.rows()
         if fault.crossed != other.crossed:
             return q is not k and q.shape == k.shape
@@ -461,6 +464,7 @@ class _SideSearch:
         return replace(self, side=replace(self.side, block=block), alone=True)
 
     def _two_faults(self) -> Diagnosis | None:
+        """Return two faults that explain the side only together."""
         if self.searches.in_vain >= _IN_VAIN:
             return self._narrow_output()
         fitted, sized = list(self.vectors.settings()), self.vectors.first.longer(clear=True)
@@ -524,6 +528,7 @@ class _SideSearch:
         return allowance.narrower_format(self.setting, self.dtype, (x,), (y,), self.at)
 
     def _both_matter(self, one: Fault, other: Fault) -> bool:
+        """Return whether each of two faults changes the result of the other."""
         both, rows = one.combined(other), self.block.rows()
         try:
             differ = self._differ(both, one) and self._differ(both, other)

@@ -149,6 +149,7 @@ def _text_values(one: Diagnosis) -> dict[str, Any]:
 
 
 def _scaling_words(values: Mapping[str, Value], side: str) -> str:
+    """Return the words for the expected ("asked") or the found ("seen") scaling."""
     if f"{side}_divisors" in values:
         return f"the {values[f'{side}_divisors']} divisors"
     name = "no scaling" if values[side] == "default" else str(values[side])
@@ -239,6 +240,7 @@ def _narrow_stages(values: Mapping[str, Value], dtype: Format, wide: Format) -> 
 
 
 def _stage_words(stage: str) -> str:
+    """Return the name of a stage's numbers, in the plural."""
     return STAGE_CODES[stage].removeprefix("narrow-")
 
 

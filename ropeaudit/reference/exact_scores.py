@@ -203,6 +203,7 @@ def certificate(q: Factor, k: Factor) -> float:
 
 
 def _dims_of_pairs(setting: RopeSetting) -> tuple[slice, slice]:
+    """Return the dims that are the real and the imaginary parts of the pairs."""
     d = setting.rotary_dim
     if setting.layout == "interleaved":
         return slice(0, d, 2), slice(1, d, 2)

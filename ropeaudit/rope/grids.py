@@ -192,6 +192,7 @@ def computed_positions(rope: AxialRope, sizes: tuple[int, ...], fmt: Format) -> 
 
 
 def _centred_ends(rope: AxialRope, sizes: tuple[int, ...]) -> dict[int, Ends]:
+    """Return the ends of h and w for a grid centred in `extent`."""
     if "fitted" not in rope.positions:
         return {}
     h, w = rope.axes.index("h"), rope.axes.index("w")

@@ -246,6 +246,7 @@ def _kv_heads(part: Config, model: str, heads: int, sizes: Mapping[str, str]) ->
 
 
 def _doubts(one: Part) -> Iterator[Doubt]:
+    """Yield reasons why the model may not compute what its config says."""
     model = one.model.removesuffix("_text")
     if not is_known(model):
         yield Doubt(f"{_unknown(one.model)}: read as Llama's, whose layout and dims are a guess")
@@ -274,6 +275,7 @@ def _unknown(model: str) -> str:
 
 
 def _part_summary(config: Config, model: str) -> str:
+    """Describe the dims, base and range of a part in short."""
     try:
         part, _ = _with_sizes(hf_json.with_usual_names(config, model), model)
         ropes, _ = _rope_by_layer(part, model, None)
@@ -306,6 +308,7 @@ def _with_sizes(config: Config, model: str) -> tuple[Config, dict[str, str]]:
 
 
 def _rope_by_layer(config: Config, model: str, base: float | None) -> tuple[dict[str, Config], list[str]]:
+    """Return the RoPE parameters by layer type, and notes about defaults."""
     (key, _), usual = first(config, hf_json.BASES), class_default(model)
     given, defaults = hf_json.rope_dict(config), list[str]()
     own_scaling = usual.get("scaled", {})
@@ -536,6 +539,7 @@ _DEPTH = 3  # objects within one another that are looked into
 
 
 def _position_keys(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a config that shift positions, and how they do."""
     for key, value in config.items():
         if not isinstance(key, str) or not value:
             continue

@@ -142,6 +142,7 @@ def about_rope(name: str) -> bool:
 
 
 def _keys(part: Mapping[str, Any], inside: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the keys with a value of a part and of its RoPE parameters."""
     for key, value in part.items():
         path = (*inside, key)
         if value is None or not (inside or about_rope(key)):
@@ -169,6 +170,7 @@ def _stray_keys(
     parts: Sequence[Mapping[str, Any]],
     inside: Path,
 ) -> Iterator[tuple[Path, Any]]:
+    """Yield the keys about RoPE outside the parts, where they are not read."""
     for key, value in inner.items():
         if any(value is other for other in parts):
             continue

@@ -279,6 +279,7 @@ def check_room(path: Path, numbers: int) -> None:
 
 
 def _check_array(path: Path, file: IO[bytes], size: int) -> None:
+    """Raise BadInput for an array with fewer bytes than its header declares."""
     form: Any = np.lib.format
     try:
         version = form.read_magic(file)

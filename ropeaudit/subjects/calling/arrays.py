@@ -182,6 +182,7 @@ def _packed(shapes: dict[str, tuple[int, ...]], order: str) -> tuple[_Offsets, i
 
 
 def _strided_view(buffer: Any, shape: tuple[int, ...], begin: int, strides: tuple[int, ...]) -> Any:
+    """Return a view of a flat buffer; strides in numbers."""
     if isinstance(buffer, np.ndarray):
         wide = tuple(buffer.itemsize * stride for stride in strides)  # its base is the buffer, as of slices
         return np.ndarray(shape, buffer.dtype, buffer, buffer.itemsize * begin, wide)

@@ -146,6 +146,7 @@ def fit(trial: Trial) -> Fit:
 
 
 def _best_fit(trial: Trial) -> Fit:
+    """Return the best fit in a dtype, with the first engine that has one."""
     sure = _SURE + trial.dtype.unit_roundoff  # error of a right call
     failed: list[tuple[Convention, Exception]] = []
     best: Fit | None = None

@@ -79,6 +79,7 @@ class DispatchLog(DispatchMode):
         return {stage: log for stage, log in self.logs.items() if log.dtypes}
 
     def _note_output(self, tensor: torch.Tensor) -> None:
+        """Log the dtype of a tensor that leaves the rotation."""
         if self.tagged.get(id(tensor), ("",))[0] in ("rotation", "output"):
             self.logs["output"].dtypes = [_dtype_name(tensor)]
 
