@@ -115,7 +115,7 @@ def test_a_check_at_fault_is_ours_and_stops_no_other(tmp_path, monkeypatch, caps
     rows = [(row["target"], row["check"], row["status"]) for row in json.loads(seen.out)["records"]]
     failed = [row[:2] for row in rows if row[2] == "fail"]
     assert failed == [("r.py:rope", "decode"), ("llama-3.1-8b", "model"), ("s.py:rope", "decode")]
-    assert ("s.py:rope", "drift", "pass") in rows
+    assert ("s.py:rope", "score-error", "pass") in rows
     said = "decode in float32: a fault of ropeaudit, not of what is checked: LookupError: of ours"
     assert f"ropeaudit: r.py:rope, {said}\n" in seen.err
     assert "Traceback" in seen.err
