@@ -189,7 +189,7 @@ def required_packages(by: str = "this") -> Iterator[None]:
 
 @contextlib.contextmanager
 def reported(kind: type[RopeAuditError], what: str, remedy: str = "") -> Iterator[None]:
-    """Within the block, turn errors of foreign code into one of `kind`: `what`, then its message."""
+    """Within the block, turn errors of foreign code into one of `kind`."""
     try:
         yield
     except RopeAuditError:
@@ -234,6 +234,7 @@ def _import_problem(package: str, first: BaseException | None = None) -> str:
 
 
 def _involves(error: BaseException, package: str) -> bool:
+    """Return whether an exception names or passed a package."""
     import traceback  # in-function: it is needed for errors alone
 
     named = getattr(error, "name", None) if isinstance(error, ImportError) else ""

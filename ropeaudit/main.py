@@ -149,6 +149,7 @@ def _print_error(text: str, code: int) -> int:
 
 
 def _short(line: str) -> str:
+    """Return a line, cut in the middle if it is very long."""
     if len(line) > _MOST_CHARACTERS:
         line = f"{line[: _MOST_CHARACTERS // 2]} ... {line[-_MOST_CHARACTERS // 2 :]}"
     from ropeaudit.reports.numbers import printable  # in-function: errors are rare

@@ -146,7 +146,7 @@ class Resolved:
 
     @property
     def narrowest(self) -> int:
-        """The precision, in bits, of the least precise stage that rounds whatever the positions are."""
+        """The bits of the least precise stage that rounds at any position."""
         return min(fmt.precision for fmt in (self.rotation, self.output, self.accumulate, self.score))
 
     def stages(self) -> dict[str, str]:
@@ -223,7 +223,7 @@ def parse_changes(items: Iterable[str]) -> dict[str, str]:
 
 @functools.cache
 def _texts() -> dict[str, str]:
-    """Return name -> table of the library, unparsed: to parse all of them takes as long as a small case."""
+    """Return name -> table of the library, unparsed, since parsing all of them is slow."""
     tables = re.split(r"^(?=\[)", data.text("recipes.toml"), flags=re.MULTILINE)[1:]
     return {text[1 : text.index("]")].strip('"'): text for text in tables}
 

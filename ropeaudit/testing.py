@@ -378,7 +378,7 @@ def _test_scores(
 def _diagnose_scores(
     test: _Test, exact: Sequence[CertifiedScores], results: FloatArray, seen: MeasuredDrift
 ) -> Diagnosis:
-    """Return the diagnosis of wrong scores: nonfinite, some heads only, or a narrow accumulator."""
+    """Return the diagnosis of wrong scores."""
     if not math.isfinite(seen.rms):
         return Diagnosis("nonfinite")
     right = np.stack([exact_scores.joined(*scores) for scores, _ in exact])

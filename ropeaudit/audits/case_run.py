@@ -85,7 +85,7 @@ class CaseRun:
         self.identities: dict[tuple[Subject, RopeSetting], Callable[[int], dict[str, Any]]] = {}
 
     def records(self, wanted: Iterable[tuple[SubjectFactory, int]]) -> Iterator[Record]:
-        """Yield a record for each factory and offset; those of one setting are measured together."""
+        """Yield a record for each factory and offset, measured by setting."""
         subjects = dict[tuple[int, RopeSetting, int], Subject]()
         cells, groups = list[CellResult](), dict[tuple[RopeSetting, int], list[CellResult]]()
         for factory, offset in wanted:
@@ -193,6 +193,7 @@ class CaseRun:
         return threads.useful_threads(min(self.threads, strips), self.loaded.seq_len, short)
 
     def _set_bounds(self, cells: Sequence[CellResult], at: RopeSetting) -> None:
+        """Set each cell's bound, and the drift of careful code."""
         bounded, wanted = list[CellResult](), list[tuple[Emulated, int]]()
         for cell in cells if self.bounded else ():
             subject = cell.subject  # there is no bound for k that is stored otherwise than q
@@ -230,7 +231,7 @@ class CaseRun:
 
     @functools.cached_property
     def _vectors(self) -> GivenVectors:
-        """The vectors for the check of the rotation: all q and k, or random ones beside a sample."""
+        """The vectors to check the rotation: q and k, or random ones beside a sample."""
         from ropeaudit.recognition import verification
 
         loaded = self.loaded
@@ -382,7 +383,7 @@ def identity_columns(
     requested: AttentionOptions | None,
     tolerance: float,
 ) -> Callable[[int], dict[str, Any]]:
-    """Return a function from offsets to the columns of `records.IDENTITY`, which measures nothing."""
+    """Return a function from offsets to the columns that identify a row."""
     values = records.COLUMNS.unset(records.IDENTITY) | {
         "schema": records.SCHEMA,
         "implementation": subject.name,

@@ -37,6 +37,8 @@ _Fields: Any = make_dataclass(
 
 
 class _CaseRow:
+    """What can be derived from a row, however it is stored."""
+
     __slots__ = ()
     report_module: ClassVar[str] = "ropeaudit.reports.drift"
 
@@ -255,6 +257,7 @@ def _digest_text(value: Any) -> str:
 
 @lru_cache(maxsize=256)
 def _stages(name: str, dtype: str) -> str:
+    """Return the stages of a named recipe, else nothing."""
     bare, _, changes = name.rstrip("]").partition("[")
     try:
         recipe = recipes.named(bare).changed(recipes.parse_changes([changes]) if changes else {})

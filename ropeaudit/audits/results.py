@@ -22,6 +22,7 @@ class Result:
     report_module: ClassVar[str]
 
     def _repr_html_(self) -> str:
+        """Return its report as HTML, for notebooks."""
         return _report_html([self])
 
 

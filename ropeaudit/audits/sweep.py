@@ -81,6 +81,7 @@ class Audit:
         object.__setattr__(self, "cases", distinct(self.cases))
 
     def _problems(self) -> Iterator[str]:
+        """Yield the faults of the arguments; names come last."""
         for offset in self.offsets:
             if not is_whole(offset):
                 yield f"offset {offset!r} is not a whole number of tokens"
@@ -122,7 +123,7 @@ class Audit:
         return any(getattr(case, name) is not None for case in self.cases)
 
     def factories(self) -> list[SubjectFactory]:
-        """Return the factories of all recipes, then of all implementations, in the order of the rows."""
+        """Return the factories of recipes, then of code, in the order of the rows."""
         if not self._factories:
             factories = arguments.subjects(
                 *(self.recipes, self.implementations, self.dtypes, self.changes, ()),
@@ -354,6 +355,7 @@ class TaskResult:
 
 
 def _versions_of_code(audit: Audit) -> list[str]:
+    """Return the version of each factory's code, empty for a recipe."""
     return [factory.code.loaded_version if factory.code else "" for factory in audit.factories()]
 
 

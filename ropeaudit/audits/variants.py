@@ -153,7 +153,7 @@ class Bench:
     def _drifts(
         self, q: FloatArray, k: FloatArray, variants: Sequence[Resolved]
     ) -> Iterator[tuple[Resolved, Array]]:
-        """Yield the drift of variants that rotate q and k alike, 0 if masked. Shapes: -> (h, n, n)."""
+        """Yield the drift of variants of q and k alike, 0 if masked. Shapes: -> (h, n, n)."""
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             for alike in _grouped_by_stages(variants, ("accumulate",)):
                 sums = summed(q, k, Emulated(alike[0], self.setting))

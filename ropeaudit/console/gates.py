@@ -150,6 +150,7 @@ def broken_since(
 
 
 def _line(gate: Gate, row: Row, was: str, failing: int, of: int) -> str:
+    """Return the message on a broken gate, with the first case."""
     value_seen = "nan" if row[gate.column] is None else row[gate.column]
     seen = f"{gate.column} = {value_seen}{was} ({gate.typed})"
     if gate.of_drift and _is_wrong_rotation(row):

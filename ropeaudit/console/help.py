@@ -76,7 +76,7 @@ def commands(
 
 
 class GroupedCommand(click.Command):
-    """A command whose function takes groups of options as objects, and whose help has examples."""
+    """A command that takes groups of options as objects, with examples in its help."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the function, with each group of options as one object.

@@ -223,6 +223,7 @@ def _in_process(context: click.Context, param: click.Parameter, in_process: bool
 
 
 def _set_variable(context: click.Context, name: str, value: str) -> None:
+    """Set an environment variable until the command ends."""
     before = os.environ.get(name)
     os.environ[name] = value
     context.call_on_close(

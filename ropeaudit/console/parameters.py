@@ -83,7 +83,7 @@ def merged(
     param: click.Parameter,
     items: Iterable[Mapping[str, T]],
 ) -> dict[str, T]:
-    """Return the entries of a repeatable option as one mapping; the last of equal names counts."""
+    """Return the entries of a repeatable option as one mapping; the last counts."""
     return {name: value for item in items for name, value in item.items()}
 
 

@@ -119,6 +119,7 @@ def lines(answers: Sequence[Answer], width: int | None = None) -> list[Line]:
 
 
 def _first_line(answer: Answer, width: int | None) -> list[Line]:
+    """Return the first line; a long target is cut in the middle."""
     target = printable(answer.target)
     room = len(target)
     if width is not None:

@@ -386,6 +386,7 @@ def _line_name(row: Row, columns: Iterable[str]) -> str:
 
 
 def _line(rows: Iterable[Row], x: str, y: str, number: int) -> Line:
+    """Return the line of two columns. number: decides its look."""
     ordered = sorted(rows, key=lambda row: row[x])
     xs, ys = (np.array([value(row, name) for row in ordered]) for name in (x, y))
     return Line(ordered, xs, ys, line_look(number))
@@ -404,7 +405,7 @@ def labelled(axes: Axes) -> dict[str, Any]:
 
 
 def _legend(figure: Figure, axes: Axes) -> int:
-    """Add the legend below the axes, in as many columns as fit; return the number of its lines."""
+    """Add the legend below the axes; return the number of its lines."""
     once = labelled(axes)
     if not once:
         return 0
@@ -417,6 +418,7 @@ def _legend(figure: Figure, axes: Axes) -> int:
 
 
 def _bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
+    """Label bars on both sides; return the lines that names take."""
     wrapped = [textwrap.fill(name, int(0.6 * _title_characters()), break_on_hyphens=False) for name in names]
     axes.set_yticks(range(len(names)), wrapped)
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -429,6 +431,7 @@ def _bars(axes: Axes, names: Sequence[str], words: Sequence[str]) -> int:
 
 
 def _scale_offsets(axes: Axes, values: Sequence[float]) -> None:
+    """Scale a wide range of offsets logarithmically around 0."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator, SymmetricalLogLocator
 
     sizes = sorted({abs(x) for x in values if x})
@@ -450,6 +453,7 @@ def _write_above(axes: Axes, x: float, text: str) -> None:
 
 
 def _mark_off_scale(axes: Axes, lines: Iterable[Line], lost: str, nothing: str = "") -> None:
+    """Mark nonfinite values on top, and zeros at the bottom."""
     for line in lines:
         look = {"color": line.look["color"], "markeredgecolor": "white", "zorder": 5}
         places = {lost: ~np.isfinite(line.ys), nothing: line.ys == 0}

@@ -177,6 +177,8 @@ def _sentence(pair: Pair) -> str:
 
 
 def _changed_columns(pair: Pair) -> str:
+    """Return changed columns, those that grew most first."""
+
     def growth(name: str) -> float:
         times = pair.ratio(name) if name in COMPARED else 0.0
         return -math.inf if math.isnan(times) else -times

@@ -192,6 +192,7 @@ def _implied_settings(setting: Row) -> tuple[Row, Row, Callable[[Any], str] | No
 
 
 def _settings(values: Any) -> Row:
+    """Return the settings in metadata; none if damaged."""
     try:
         return {name: typed[0] for name, typed in _typed_columns([Rows.of([values or {}])]).items()}
     except (ValueError, TypeError, AttributeError):
@@ -320,6 +321,7 @@ def _typed_columns(blocks: Iterable[Rows]) -> Columns:
 
 
 def _bad_value(block: Rows, before: int) -> ValueError:
+    """Return the error on a bad value. before: rows in front."""
     for number, row in enumerate(block, before + 1):
         for name, value in row.items():
             try:

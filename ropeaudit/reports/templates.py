@@ -66,6 +66,7 @@ def sha256(text: str) -> str:
 
 @functools.cache
 def _environment() -> Environment:
+    """Return the environment; a missing name is an error."""
     # in-function: few runs write pages
     from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
     from markupsafe import Markup

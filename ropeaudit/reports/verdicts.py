@@ -252,6 +252,7 @@ def environment_notes(factories: Sequence[SubjectFactory], results: Sequence[Rec
 
 
 def _environment_effect(factories: Sequence[SubjectFactory], worse: Sequence[tuple[Record, Record]]) -> str:
+    """Return the cause and the effect, first and worst row."""
     from ropeaudit.subjects.calling import exposure  # in-function: most rows are of no code
 
     first = next((pair for pair in worse if bad(columns(pair[0]))), worse[0])

@@ -147,6 +147,7 @@ def table(*names: str) -> Columns:
 
 @cache
 def _section(name: str) -> tuple[Column, ...]:
+    """Return the columns of a table; `like` copies another."""
     columns = []
     for column, fields in tomllib.loads(_sections()[name]).items():
         if like := fields.pop("like", ""):

@@ -124,7 +124,7 @@ def column(rows: Sequence[Row], name: str) -> Sequence[Any]:
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Turn off the garbage collector within the block: it would traverse all rows again and again."""
+    """Turn off garbage collection in the block, which would traverse all rows."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -20,7 +20,7 @@ _ASCII = str.maketrans(
 
 
 def discard_stdout() -> None:
-    """Redirect stdout to the null device: else the interpreter complains at exit of a closed pipe."""
+    """Redirect stdout to the null device; else Python complains of a closed pipe."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -213,7 +213,7 @@ def _decode_findings(shifted: Shifted, calls: Mapping[str, str]) -> Iterator[Fin
 
 
 def _rotation_finding(shifted: Shifted) -> Finding:
-    """Return whether the model's buffers and the rotation of its layers are those of its config."""
+    """Return whether buffers and rotation of the model are those of its config."""
     name, where = "model rotation", f"offset {shifted.offset:,}"
     if shifted.verdict in model_analysis.WRONG and shifted.verdict != "wrong_decode":
         where = ", ".join(one.name for one in shifted.held) or where
@@ -226,6 +226,7 @@ def _rotation_finding(shifted: Shifted) -> Finding:
 
 
 def _structure_finding(shifted: Shifted) -> Finding:
+    """Return whether float64 logits stay the same at shifted positions."""
     most, where = shifted.change["structural_max"], f"offset {shifted.offset:,}"
     allowed = model_analysis.structure_allowed(shifted.change, shifted.offset)
     status: Status = "info" if shifted.cause == "frequencies" else "fail"  # as the scaling means it
@@ -236,6 +237,7 @@ def _structure_finding(shifted: Shifted) -> Finding:
 
 
 def _rounding_finding(shifted: Shifted) -> Finding:
+    """Return a note on rounding of logits, which has no limit."""
     change, where, name = shifted.change, f"offset {shifted.offset:,}", "model rounding"
     if bad := change["nonfinite"]:
         return judged(name, False, f"{bad:,} logits are nan or infinite", where=where)

@@ -101,7 +101,7 @@ def _load_code(target: Target) -> Code:
 
 
 def checks_of_code(code: Code, target: Target) -> Iterator[Checked]:
-    """Yield the checks of loaded code; write a requested wrapper if its call is not understood."""
+    """Yield the checks of loaded code; write a wrapper if its call is unclear."""
     case, options, note = target.case, target.options, target.note
     note(notes_beside(case))
     if options.thorough:
@@ -344,6 +344,7 @@ def _is_usual_value(values: Mapping[str, Any]) -> bool:
 
 
 def _dtype_findings(asked: CodeUnderTest, recipe: str | None) -> Iterator[Finding]:
+    """Yield the findings in one dtype, or that it is refused."""
     code, setting = asked.tested, asked.setting
     if reason := code.refusal(setting, asked.dtype):
         yield not_applicable("rotation", reason)

@@ -82,6 +82,7 @@ def checks(target: Target) -> Iterator[Checked]:
 
 
 def _part_checks(target: Target, config: Config, case: Case, path: str) -> Iterator[Checked]:
+    """Yield checks by layer type. config: None for a named model."""
     try:
         model = case.declared()
     except Unjudged:
@@ -118,7 +119,7 @@ def _part_checks(target: Target, config: Config, case: Case, path: str) -> Itera
 
 
 def _axes_checks(target: Target, path: str, part: Part) -> Iterator[Checked]:
-    """Yield the setting of a vision part, and the drift of scores on its patches. path: FILE#PART."""
+    """Yield the setting of a vision part, and drift on its patches. path: FILE#PART."""
     layer, options = part.name or part.model, target.options
     try:
         rope, size = config_axes.of_part(part, path), config_axes.patches(part)
@@ -151,6 +152,7 @@ def _config_finding(config: Config, model: ModelRope, case: Case, path: str) -> 
 
 
 def _config_keys_finding(config: Config, model: ModelRope, case: Case, path: str) -> Finding:
+    """Return whether all RoPE keys are used, without contradictions."""
     if config is None:
         return not_applicable("config keys", "a named model has no config.json")
     unused = unused_keys(config, case.base, path)
@@ -238,7 +240,7 @@ def _layer_checks(target: Target, case: Case) -> Iterator[Checked]:
 
 
 def limits(case: Case, subjects: Sequence[SubjectFactory], up_to: int | None) -> Iterator[Finding]:
-    """Yield the limit of each recipe, as `limit` finds it. up_to: None for the default of `limit`."""
+    """Yield the limit of each recipe. up_to: None for the default of `limit`."""
     seq_len = case.outline()[0].seq_len
     largest = limit_analysis.UP_TO if up_to is None else max(0, up_to - seq_len)
     accepted = [tolerance(TOLERANCE)]
@@ -288,6 +290,7 @@ def _cast_module_finding(setting: RopeSetting, dtype: Format, maximum: int | Non
 
 
 def _frequency_switch_finding(setting: RopeSetting) -> Finding:
+    """Return at how many positions the frequencies change."""
     scaling = setting.scaling
     if not scaling.depends_on_length:
         return not_applicable("frequency-switch", "its frequencies do not depend on the number of positions")

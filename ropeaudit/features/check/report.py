@@ -480,7 +480,7 @@ def check_ticket(results: Sequence[Checked], case: Case, options: CheckOptions) 
 
 
 def _drift_snippet(failed: Sequence[Checked], case: Case, options: CheckOptions) -> Reproduction:
-    """Return a snippet that prints the drift at the first or last positions, or why there is none."""
+    """Return a snippet that prints the drift at some positions, or why none does."""
     shown = next((check for check in failed if check.dtype != NONE and check.setting is not None), None)
     if shown is None:
         return Reproduction(missing="no number format fails")

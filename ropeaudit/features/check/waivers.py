@@ -52,6 +52,7 @@ class Waiver:
 
 
 def _is_target(target: str, check: Checked) -> bool:
+    """Return whether a check is of this target, however a path is written."""
     if target == check.target or check.kind == "model":
         return target == check.target
     if check.kind != "code":

@@ -178,6 +178,7 @@ def run(
 
 
 def _offsets_of(case: Case, offsets: Sequence[int] | None) -> Sequence[int]:
+    """Return the offsets, by default 0 and the maximum."""
     return (0, case.maximum or USUAL_MAXIMUM) if offsets is None else offsets
 
 

@@ -149,6 +149,7 @@ class Search:
         yield dict.fromkeys(names, FP64)
 
     def _promising(self, some: Sequence[Widths]) -> Iterator[Widths]:
+        """Yield sets that the sample favours, the best first."""
         recipe, bench = self.design.recipe, self.design.bench
         drifts = bench.drifts([remedied(recipe, widths) for widths in some])
         values = [self._value(drift) for drift in drifts]

@@ -91,6 +91,7 @@ def _remedy_rows(result: Explanation) -> list[Row]:
 
 
 def _code_columns(trace: Trace, like: Likeness | None = None) -> Row:
+    """Return the first columns. like: the recipes of the row."""
     names = "distance", "equal", "profile"
     near = {name: getattr(like, name) if like else math.nan for name in names}
     called = {"implementation": trace.name, "dtype": trace.dtype.name}
@@ -173,7 +174,7 @@ COLUMNS: Mapping[str, Columns] = {kind: TABLES[name].columns for kind, name in K
 
 
 def check_kind(kind: str, code: bool) -> None:
-    """Raise UsageError or UnknownName for an unknown kind of rows, or one of code without code."""
+    """Raise UsageError or UnknownName for a kind of rows that is unknown or lacks code."""
     if kind not in KINDS:
         raise UnknownName("--by", kind, KINDS)
     if kind == "dtypes" and not code:
@@ -255,6 +256,7 @@ _CODES = STAGE_CODES | _OTHERS_NARROW  # stage -> code of `list diagnoses`
 
 
 def _answer_on_recipe(some: Sequence[Explanation], called: Facts = ()) -> Answer:
+    """Answer on the worst of several offsets. called: facts about code."""
     worst = max(some, key=_badness)
     decides = f"{worst.recipe.dtype.short}, offset {worst.offset:,}"
     decides += f": scores {_drift_words(worst, worst.drift)}"
@@ -379,6 +381,7 @@ def _model_notes(some: Sequence[Explanation]) -> list[str]:
 
 
 def _answer_on_code(result: CodeExplanation) -> Answer:
+    """Answer on code: on its explained offsets, or its trace."""
     trace, status, causes = result.trace, "WARN", list[Cause]()
     arithmetic = bool(trace.faults) and all(fault.arithmetic for fault in trace.faults.values())
     resembled = bool(trace.likely) or (arithmetic and bool(result.explanations))
@@ -431,6 +434,7 @@ def _likeness_words(trace: Trace) -> str:
 
 
 def _arithmetic(group: RecipeGroup, names: Sequence[str] | None = None) -> str:
+    """Return the roundings of recipes in words, with some names."""
     named = _first_names(group.names) if names is None else names
     return wording.arithmetic(group.values() | {"recipes": named})
 

@@ -364,7 +364,7 @@ class CaseLimits:
                 self.records[record.offset] = record
 
     def proved_up_to(self, accepted: Tolerance) -> int | None:
-        """Return the largest offset up to which the bound proves a tolerance: it grows with the offset."""
+        """Return the largest offset up to which the bound proves a tolerance."""
         if (recipe := self.subject.recipe) is None:
             return None
         if accepted.column in AT_LEAST:
@@ -385,7 +385,7 @@ class CaseLimits:
         regime: Regime,
         offset: int,
     ) -> bool:
-        """Return whether the bound proves a tolerance at the offsets of a regime up to this one."""
+        """Return whether the bound proves a tolerance in a regime up to this offset."""
         self.measure([regime.first])
         record, column = self.records[regime.first], accepted.column
         axes = self.case.position_axes(regime.setting)
@@ -449,7 +449,7 @@ class CaseLimits:
         return boundary(search.tested, -1, seen.up_to), value
 
     def landmarks(self) -> list[int]:
-        """Return positions at which frequencies change, the model ends or a format becomes inexact."""
+        """Return where frequencies change, the model ends or a format is inexact."""
         positions = {regime.last + self.seq_len for regime in self.ranges[:-1]} | {self.case.maximum or 1}
         recipe = self.subject.recipe
         for fmt in (recipe.position, *recipe.angle) if recipe else (self.subject.dtype,):

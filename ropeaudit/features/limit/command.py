@@ -151,7 +151,7 @@ def parse(texts: Iterable[str], up_to: int | None) -> list[Gate]:
 
 
 def broken(conditions: Sequence[Gate], limits: Iterable[Limit]) -> list[str]:
-    """Return a line for each condition that some limit fulfils; a missing failure fulfils none."""
+    """Return a line for each condition that some limit fulfils."""
     from ropeaudit.audits.comparison import Pair
     from ropeaudit.console import gates
     from ropeaudit.features.limit.report import row

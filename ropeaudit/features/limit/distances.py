@@ -75,6 +75,7 @@ class Distances:
         return np.minimum(first, self.last - distance)
 
     def _columns_at(self, distance: int, offset: int) -> dict[str, float]:
+        """Return the values where the first key is at `offset`."""
         longer = max(0, offset + distance + 1 - self.seq_len)
         setting = self.case.setting_at(self.setting, self.seq_len, longer)
         subject, keys = self.factory.make(setting, None), self._keys(distance)

@@ -66,7 +66,7 @@ def report(
 
 
 def answer(limits: Sequence[Limit], rows: Sequence[Mapping[str, Any]]) -> Answer:
-    """Return the answer about limits: all about one, a line for each of several, the worst first."""
+    """Return the answer about one limit, or a line for each of several, worst first."""
     shared, own = settings.shared_and_own(rows, ("model", "implementation", "dtype"))
     tolerances = dict.fromkeys(str(one.tolerance) for one in limits)
     if len(tolerances) > 1:
@@ -101,6 +101,7 @@ def status(limit: Limit) -> Status:
 
 
 def _sort_key(limit: Limit) -> tuple[int, float]:
+    """Sort the worst first: by status, then by the first failure."""
     failing = (limit.last_position(limit.first_failure_seen), limit.failing_distance)
     last = min(
         (place / (limit.case.maximum or 1) for place in failing if place is not None), default=math.inf
@@ -194,7 +195,7 @@ def first_failing_distance(limit: Limit) -> str:
 
 
 def failure_value(limit: Limit) -> str:
-    """Return the value at the first failing offset, with digits that differ from the tolerance."""
+    """Return the value at the first failing offset, in enough digits."""
     record, column = limit.at_failure, limit.tolerance.column
     if record is None:
         return ""

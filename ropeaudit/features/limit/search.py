@@ -108,11 +108,13 @@ class Search:
             yield [self._highest_open()]
 
     def _untested(self, offsets: Iterable[int], reserved: int = 0) -> list[int]:
+        """Return unknown offsets, as many as the budget allows."""
         top = self._highest_open()
         new = {offset for offset in offsets if self.proved < offset <= top and offset not in self.tested}
         return sorted(new)[: max(0, self._budget_left(reserved))]
 
     def _ascending_batches(self, offsets: Sequence[int]) -> Iterator[list[int]]:
+        """Yield offsets in batches, until one fails."""
         before, start, size = self.failing, 0, _CHUNK
         while start < len(offsets) and self.failing == before and self._budget_left() > 0:
             yield self._untested(offsets[start : start + size])
@@ -129,9 +131,11 @@ class Search:
             yield self._untested(low + max(1, gap * i // (_SECTIONS + 1)) for i in steps)
 
     def _budget_left(self, reserved: int = 0) -> int:
+        """Return the number of tests left; may be negative."""
         return self.most - len(self.tested) - reserved
 
     def _highest_open(self) -> int:
+        """Return the highest offset below the lowest failure."""
         return self.up_to if self.failing is None else self.failing - 1
 
     def _initial_offsets(self) -> list[int]:

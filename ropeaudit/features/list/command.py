@@ -44,7 +44,7 @@ def _print(
     /,
     **shown: Any,
 ) -> int:
-    """Print a list of `columns.LISTS`, or some rows of it. shown: fields of the report that differ."""
+    """Print a list of `columns.LISTS`, or some rows of it. shown: fields of the report."""
     from ropeaudit.console import delivery
     from ropeaudit.features.list.columns import LISTS
     from ropeaudit.reports import Report

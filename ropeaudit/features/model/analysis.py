@@ -173,7 +173,7 @@ class ModelAudit(Result):
         held: tuple[Held, ...],
         structure: str,
     ) -> Shifted:
-        """Compare two passes with those in float64 (`exact`). structure: cause of a change there."""
+        """Compare passes with those in float64. structure: cause of a change there."""
         from ropeaudit.features.model.forward_pass import compare
         from ropeaudit.features.model.held import diagnosis_with_layers
 
@@ -265,7 +265,7 @@ class ModelAudit(Result):
     def _run_reference(
         self, runner: Runner, base: Pass, step: Callable[[], None]
     ) -> tuple[dict[int, Pass], dict[int, str]]:
-        """Run float64 passes; return them without q and k, and the cause of changes, by offset."""
+        """Run float64 passes; return their logits, and causes of changes, by offset."""
         from ropeaudit.features.model import cached
         from ropeaudit.features.model.forward_pass import cause_of
 

@@ -180,6 +180,7 @@ def _generate_calls(runner: Runner, ids: list[int]) -> list[Calls]:
 
 
 def _chunk_calls(runner: Runner, ids: list[int]) -> list[Calls]:
+    """Return calls in chunks, with the cache of those before."""
     made = list[Calls]()
     for way, (parts, told) in _CHUNKS.items():
         cuts = [0, *(int(part * len(ids)) for part in parts), len(ids)]
@@ -263,6 +264,7 @@ def _distance_moved(x: Array, expected: Array, pairs: RotatedPairs | None) -> _B
 
 
 def _diagnose_moves(steps: _Moves, read: Sequence[range], layer: int, *, padded: bool) -> Diagnosis:
+    """Return the diagnosis of moved q and k of a layer."""
     at = [call[-1] for call in read]
     known = {  # what moves the last token of each call by so much
         "positions-from-0": [-call.start for call in read],

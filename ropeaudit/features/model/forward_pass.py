@@ -82,7 +82,7 @@ class Runner:
 
     @contextlib.contextmanager
     def recording_pass(self, positions: Any = None) -> Iterator[Pass]:
-        """Restore the loaded rotary modules; yield the record of the model's calls within the block."""
+        """Restore the loaded rotary modules; yield the record of the model's calls."""
         for name, module in self.loaded_rotaries.items():
             self.model.set_submodule(name, copy.deepcopy(module))
         seen = Pass(self.model, positions)

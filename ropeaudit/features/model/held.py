@@ -181,6 +181,8 @@ def _wider(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 class _RequestedDtype(TorchFunctionMode):
+    """Replaces narrower formats where a tensor is created."""
+
     def __torch_function__(
         self,
         func: Any,

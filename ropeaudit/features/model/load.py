@@ -156,6 +156,7 @@ def _other_kind_of_model(folder: Folder) -> str:
 
 
 def _has_axes(folder: Folder) -> bool:
+    """Return whether the text part of a model has position axes."""
     return hf_json.rope_dict(folder.text).get("mrope_section") is not None
 
 

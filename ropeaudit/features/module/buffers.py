@@ -180,7 +180,7 @@ def _kind_by_shape(values: NDArray[Any]) -> str:
 
 
 def grouped(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """Yield the buffers of each table: cos with its sin, by name or values, or a single buffer."""
+    """Yield the buffers of each table: cos with its sin, or a single buffer."""
 
     def likeness(cos: Buffer, sine: Buffer) -> float:
         (prefix, _, last), (beside, _, name) = (one.stored.name.rpartition(".") for one in (cos, sine))

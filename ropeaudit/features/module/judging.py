@@ -309,6 +309,7 @@ def _explain_values(buffer: Buffer) -> tuple[bool | None, Diagnosis | None, str]
 
 
 def _cast_format(tensor: StoredTensor, agrees: bool) -> tuple[str, str]:
+    """Return the format of a cast, and the evidence, or None."""
     if tensor.dtype not in _WIDE:
         return tensor.dtype, "stored"
     values = np.ascontiguousarray(tensor.values).view(np.float64).ravel()

@@ -127,6 +127,7 @@ def _status_and_reason(audit: ModuleAudit) -> tuple[Status, str, str]:
 
 
 def _causes(audit: ModuleAudit) -> list[Cause]:
+    """Return a cause for each lost setting, else for each code."""
     causes, groups = list[Cause](), dict[str, list[Buffer]]()
     for lost in audit.lost:
         title = (f"{lost.layer} layers: " if lost.layer else "") + wording.sentence(lost.diagnosis)
@@ -165,6 +166,7 @@ def _title(buffer: Buffer) -> str:
 
 
 def _sort_key(buffer: Buffer) -> tuple[float, float]:
+    """Sort by drift of scores, then by the largest error."""
     return buffer.drift_near or 0.0, buffer.error or 0.0
 
 

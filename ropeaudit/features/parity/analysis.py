@@ -182,6 +182,7 @@ def run(
 
 
 def _default_offsets(case: Case) -> list[int]:
+    """Return 0 and the offset of the last served positions."""
     last = USUAL_MAXIMUM
     if case.maximum is not None:
         last = max(0, case.maximum - case.outline()[0].seq_len)
@@ -230,6 +231,7 @@ def _compare_pair(
 
 
 def _in_case_layout(subject: Subject, inputs: Inputs, setting: RopeSetting) -> Subject:
+    """Let a subject take q and k in the layout of the case."""
     if not isinstance(subject, Called):
         return emulated.stored(subject, inputs)
     own, to_half = subject.setting.layout, half_split(setting.rotary_dim, setting.head_dim)
@@ -246,7 +248,7 @@ def _difference_notes(
     own: Sequence[RopeSetting],
     plan: Plan[Inputs],
 ) -> Iterator[str]:
-    """Yield a sentence for each difference of two subjects beside rotation. own: their settings."""
+    """Yield sentences on differences beside rotation. own: the settings of both."""
     (a, b), (first, second), layout = names, pair, plan.setting.layout
     for name, at in zip(names, own, strict=True):
         if at.layout != layout:
@@ -373,6 +375,7 @@ def _distance(row: Mapping[str, Any]) -> float:
 
 
 def _difference_words(row: Mapping[str, Any], where: str = "") -> str:
+    """Return the difference, and which is closer to exact."""
     if row["refused"] != "none":
         return f"{row['refused']}{where}"
     for side in "ab":

@@ -90,6 +90,7 @@ def picture(kind: str, path: str, y: str | None = None) -> Picture:
 
 
 def _check(path: str, kind: str, rows: Sequence[Row], columns: str) -> None:
+    """Raise BadInput unless there are rows with these columns."""
     for name in columns.split():
         if not rows or any(not isinstance(row, dict) or name not in row for row in rows):
             what = f"rows with {name}" if rows else "rows"

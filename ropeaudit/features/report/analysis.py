@@ -182,6 +182,7 @@ def check_complete(rows: Rows, origins: Sequence[str]) -> None:
 
 
 def _are_compatible(first: Row, second: Row) -> bool:
+    """Return whether rows agree in the columns both have."""
     shared = [name for name in first if name in second and name != "stages"]
     for name in shared:
         one, other = first[name], second[name]

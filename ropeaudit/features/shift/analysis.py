@@ -86,7 +86,7 @@ def shift(
 
 
 def usual_offsets(cases: Sequence[Case], called: bool) -> Sequence[int]:
-    """Return the default offsets: for code those around which positions break, up to the maximum."""
+    """Return the default offsets: for code those near which positions break."""
     if not called:
         return OFFSETS
     return straddling(

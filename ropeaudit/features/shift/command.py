@@ -353,6 +353,7 @@ def _measure_and_deliver(
     conditions: Sequence[Gate],
     earlier: Baseline | None,
 ) -> int:
+    """Measure, storing rows, and deliver; return the exit code."""
     from ropeaudit.audits import records
     from ropeaudit.audits.comparison import Pair
     from ropeaudit.console import delivery, gates
@@ -414,7 +415,7 @@ def _measure_and_deliver(
 
 
 def _worker_starter(sweeping: SweepOptions, note: Callable[[str], None]) -> Callable[[int], Crew] | None:
-    """Return a function that starts workers for a number of tasks; None for this process alone."""
+    """Return a function that starts workers; None for this process alone."""
     if sweeping.scheduler is None and sweeping.jobs == 1:
         return None
     from ropeaudit.audits import workers
