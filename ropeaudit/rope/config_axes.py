@@ -1,6 +1,6 @@
 """The rotary embedding over rows and columns of patches that a vision part of a config.json declares.
 
-Rows turn the first half of a head's dims, columns the second, each by base^(-2j / half of head_dim).
+Rows turn the first half of a head's pairs, columns the second, each by base^(-2j / half of head_dim).
 Source: transformers 5.23.0, models/qwen2_vl, Qwen2VLVisionRotaryEmbedding, and its like (read).
 """
 

@@ -39,6 +39,9 @@ def test_angles_of_patches_are_those_of_transformers(tmp_path, monkeypatch) -> N
             ("hw".index(rope.axes[pair.axis]), 5e3 ** (-pair.numerator / pair.denominator))
             for pair in rope.pairs()
         ]
+        axes, some = [axis for axis, _ in turns], len(turns) // 2
+        if axes != [0] * some + [1] * some:  # as `check` says
+            wrong.append(f"{name}: {axes}")
         angles = np.stack([at[:, axis].numpy() * frequency for axis, frequency in turns], axis=-1)
         x = torch.from_numpy(np.random.default_rng(0).standard_normal((15, 1, rope.head_dim)))
         apply = getattr(module, "apply_rotary_pos_emb_vision", None) or module.apply_rotary_pos_emb

@@ -126,9 +126,10 @@ def _axes_checks(target: Target, path: str, part: Part) -> Iterator[Checked]:
     except RopeAuditError as error:
         yield target.checked(Finding("config", "fail", f"{layer}: {error.fault}"), layer=layer)
         return
-    half, base = rope.dims[0], f"base {rope.base[0]:g}"
-    said = f"rows turn the first {half} dims, columns the other {half} (dims i and i + {half} a pair)"
-    read = f"{layer}: {base}, head_dim {rope.head_dim}, {said}, {size} x {size} patches"
+    pairs, half = len(rope.pairs()), rope.dims[0] // 2
+    axes = f"rows turn pairs 0 to {half - 1}, columns pairs {half} to {pairs - 1}"
+    said = f"base {rope.base[0]:g}, head_dim {rope.head_dim}, {axes} (dims i and i + {pairs} a pair)"
+    read = f"{layer}: {said}, {size} x {size} patches"
     yield target.checked(judged("config", True, read), layer=layer)
     names = tuple(part.name for part in options.dtypes) or DTYPES
     case = Case(axes=path, grid=f"{size}x{size}", heads=min(2, rope.heads), seed=options.seed, mask="full")
