@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -153,11 +154,42 @@ def test_a_cast_module_is_a_note_with_the_drift_of_its_frequencies() -> None:
 
 @pytest.mark.parametrize(("change", "name", "status", "told"), said_of("checked"))
 def test_what_a_config_says(change: dict[str, Any], name: str, status: str, told: str) -> None:
-    import re
-
     finding = by_check(list(check(write("llama-3.1-8b", **change), "bf16", up_to=256)))[name].finding
     assert finding.status == status
     assert re.search(told if ".*" in told else re.escape(told), finding.detail)
+
+
+_LISTS = {"short_factor": [1.0] * 64, "long_factor": [2.0] * 64}
+
+
+@pytest.mark.parametrize(
+    ("declared", "scaling"),
+    [
+        (32768, {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}),
+        (32768, {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 65536}),
+        (131072, {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32768}),
+        (1048577, {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 4096}),
+        (8192, {"type": "linear", "factor": 8.0, "original_max_position_embeddings": 8192}),
+        (4096, {"type": "longrope", **_LISTS, "original_max_position_embeddings": 8192}),
+        (8192, {"type": "longrope", "factor": 4.0, **_LISTS, "original_max_position_embeddings": 8192}),
+    ],
+)
+def test_each_edit_that_mends_lengths_ends_the_warning(declared: int, scaling: dict[str, Any]) -> None:
+    def config_keys(scaling: dict[str, Any] | None, **lengths: int) -> Finding:
+        given = {"max_position_embeddings": declared, "rope_scaling": scaling} | lengths
+        return by_check(list(check(write("llama-3.1-8b", **given), "bf16", up_to=64)))["config keys"].finding
+
+    remedy = config_keys(scaling).remedy
+    edits = re.findall(r"(factor|\w*max_position_embeddings) (above |below |)([\d.]+)", remedy)
+    assert len(edits) + ("leave the scaling out" in remedy) == 2, remedy
+    for key, beyond, text in edits:
+        value = json.loads(text) + {"above ": 1, "below ": -1}.get(beyond, 0)
+        if key == "max_position_embeddings":
+            mended = config_keys(scaling, **{key: value})
+        else:
+            mended = config_keys(scaling | {key: value})
+        assert (mended.status, mended.remedy) == ("pass", ""), (key, text, mended.detail)
+    assert config_keys(None).status == "pass"
 
 
 def test_what_is_wrong_with_a_config_is_said_whole_whatever_its_path_is(folder: Path) -> None:

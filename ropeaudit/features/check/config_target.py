@@ -213,17 +213,18 @@ def _contradicting_lengths(part: Mapping[str, Any], model: ModelRope) -> tuple[s
     if served.scaling.kind == "longrope" and original > declared:
         above = f"{_ORIGINAL} {original:,} is above {DECLARED} {declared:,}"
         said = f"{above}; up to the former it divides by short_factor alone"
-        return above, said, "give the length before scaling"
+        return above, said, f"give {DECLARED} above {original}, or {_ORIGINAL} below {declared}"
     extends = served.scaling.rules.original != "original"  # dynamic, which extends the declared length
     if not served.disputed or extends or (original < declared and served.scaling.kind != "yarn"):
         return "", "", ""
     why = f"; {_ORIGINAL} is not below {DECLARED}" if original >= declared else ""
     factor = f"{served.scaling.stretch:g}"
     seen = f"factor {factor} × original {original:,} = {reach:,}, but {DECLARED} says {declared:,}{why}"
-    remedy = f"give factor {declared / original:g}, or {DECLARED} {reach}"
+    remedy = f"give factor {declared / original:.9g}, or {DECLARED} {reach}"
     if original >= declared:
-        remedy = f"give the length before scaling as {_ORIGINAL}"
-    return f"factor {factor} × {original:,} is not {declared:,}", seen, remedy
+        remedy = f"give {DECLARED} {reach} (the length after scaling), or leave the scaling out"
+    short = f"{DECLARED} is {declared:,}, factor {factor} × original {original:,} is {reach:,}"
+    return short, seen, remedy
 
 
 def _layer_checks(target: Target, case: Case) -> Iterator[Checked]:
