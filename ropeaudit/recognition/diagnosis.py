@@ -35,6 +35,7 @@ class Kind:
     bugs: tuple[str, ...]
     gradient: str = ""
     gradient_remedy: str = ""
+    metadata: str = ""
     option: str = ""
     values: Mapping[str, Value] = field(default_factory=dict)
     wrong: str = ""

@@ -170,8 +170,9 @@ def conversion_losses(file: GgufRope, declared: ModelRope) -> list[Loss]:
         found.append(Loss("", told, "rope.dimension_sections"))
     ends, served = own.maximum, declared.maximum
     if ends and served and ends < served:
-        words = f"context_length is {ends:,} and config.json serves {served:,}: convert it again"
-        found.append(Loss("", Diagnosis("table-ends", {"last": ends - 1}), "context_length", words))
+        words = "the file is for fewer positions than config.json serves: convert it again"
+        told = Diagnosis("table-ends", {"seen": ends, "asked": served}, certainty="measured")
+        found.append(Loss("", told, "context_length", words))
     return found
 
 

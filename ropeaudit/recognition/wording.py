@@ -129,6 +129,7 @@ def _with_parts(diagnosis: Diagnosis) -> str:
 def _clause(one: Diagnosis) -> str:
     kind, gradient = kinds()[one.code], one.where.gradient
     template = kind.gradient if gradient and kind.gradient else kind.sentence
+    template = kind.metadata if kind.metadata and "asked" in one.values else template
     stages = arithmetic(one.values) if "{stages" in template else ""
     text = template.format_map(_text_values(one) | {"stages": stages})
     if gradient and not kind.gradient and kind.group in ("setting", "positions", "precision"):

@@ -100,6 +100,15 @@ def test_a_mistake_of_conversion_is_named(name, changes, fails, tmp_path, capsys
         assert len(failed) == 1, failed
 
 
+@pytest.mark.parametrize("command", ["check", "module"])
+def test_a_shorter_context_is_said_in_its_own_words(command, tmp_path, capsys) -> None:
+    said = ran(capsys, [command, written(tmp_path, "llama", {"context_length": 4096})], 1).out
+    assert "error[table-ends]: context_length is 4,096, config.json serves 8,192\n" in said
+    assert "= the file is for fewer positions than config.json serves: convert it again\n" in said
+    assert "a table" not in said
+    assert "within rounding" not in said
+
+
 def test_what_nothing_judges_is_said_and_fails(tmp_path, capsys) -> None:
     path = written(tmp_path, "yarn", config=False)
     for command in ("check", "module"):
