@@ -126,7 +126,7 @@ def assert_rope(
         raise UsageError(f"seed {seed!r} is not a whole number from 0 up")
     if not options.dtypes:
         raise UsageError("there is no dtype to test in; try dtypes='bf16'")
-    code_target.check_options(options)
+    code_target.refuse_bad_options(options)
     [case] = arguments.cases_from(None, rope)
     if (case.model, case.config, case.axes, case.mrope, case.scaling) == (None,) * 5:
         usual = case.setting(1)  # asked for, as nobody reads a warning of another base in a test that passes

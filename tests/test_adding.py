@@ -68,7 +68,10 @@ def test_toys_are_added_in_the_places_of_the_table_and_work(tmp_path) -> None:
     for place in (place for kind in ADDED.values() for place in kind["places"]):
         touch(package, place, place.get("beside", {}))
     copyfile(ROOT / "tests" / "kernels" / "called" / "quarter_turned.py", tmp_path / "kernel.py")
+    copyfile(ROOT / "examples" / "kernel.py", tmp_path / "careful.py")
     calls = [call for kind in ADDED.values() for call in kind["calls"]]
+    # the package lies below the user's folder, and is not the user's
+    calls += [["check careful.py:apply_rope --in-process --up-to 64 --dtype fp32 --under none", "PASS"]]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NO_COLOR": "1", "PYTHONWARNINGS": ""}
     done = subprocess.run(
         [sys.executable, "-P", "-c", CALLER],

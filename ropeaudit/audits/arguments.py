@@ -123,7 +123,7 @@ def equal_parts(on_progress: OnProgress, count: int) -> Iterator[OnProgress]:
     >>> shares
     [0.25, 0.75]
     """
-    return (doing.share_of_part(on_progress, start / count, (start + 1) / count) for start in range(count))
+    return (doing.listener_of_part(on_progress, start / count, (start + 1) / count) for start in range(count))
 
 
 def as_list(names: Names) -> list[str]:

@@ -285,7 +285,7 @@ class Case:
         if self.axes is None:
             needs = f"--grid {self.grid} needs the axes of a model"
             raise UsageError(f"{needs}; add --axes flux (`ropeaudit list axes`)")
-        rope = config_axes.named(self.axes)
+        rope = config_axes.axial_rope_named(self.axes)
         if self.grid is None:
             example = "x".join({"t": "16", "h": "32", "w": "32"}[name] for name in rope.axes)
             raise UsageError(f"--axes {self.axes} needs the size of a grid; add --grid {example}")

@@ -110,7 +110,7 @@ def bounds(
     with mapping(threads) as mapped:
         weights = list(mapped(lambda cell: PhaseWeights(cell[0], cell[1], blocks, phase), cells))
         finite = [index for index, weight in enumerate(weights) if weight.finite]
-        sums = InputSummation(inputs, setting, [weights[index] for index in finite], blocks).run(mapped)
+        sums = InputSummation(inputs, setting, [weights[index] for index in finite], blocks).sums(mapped)
 
         def bound_of(place: int) -> Bound:
             index = finite[place]
@@ -314,7 +314,7 @@ class InputSummation:
         for index, weights in enumerate(cells):
             self.members.setdefault(formats[weights.input], []).append(index)
 
-    def run(self, mapped: Map) -> dict[int, InputSums]:
+    def sums(self, mapped: Map) -> dict[int, InputSums]:
         """Return the sums by cell: those in its input format."""
         starts, results = range(0, self.blocks.seq_len, PANEL), dict[int, InputSums]()
         for fmt, members in self.members.items():

@@ -52,7 +52,7 @@ def never_forks() -> str:
 
 
 @dataclass
-class Session:
+class ChildSession:
     """One state of the opened code, which its calls share.
 
     opened: the result of the door's opener. state: values that our functions keep from call to call. say:
@@ -68,7 +68,7 @@ class Session:
 
 Header = Mapping[str, Any]
 # our function that a session runs: arguments and arrays -> result and arrays
-Function = Callable[[Session, Header, Arrays], tuple[Header, Arrays]]
+Function = Callable[[ChildSession, Header, Arrays], tuple[Header, Arrays]]
 Reply = Callable[[bytes], None]
 
 
@@ -91,7 +91,7 @@ def why_no_forks() -> str:
     return f"importing it started threads: {threads - 1}" if threads > 1 else ""
 
 
-def answer(function: Function | str, session: Session, request: Message, reply: Reply) -> None:
+def answer(function: Function | str, session: ChildSession, request: Message, reply: Reply) -> None:
     """Run a function for a request, and reply with its result or exception."""
     to = {"to": request.header.get("to")}
     try:
@@ -134,7 +134,7 @@ class _Child:
         ours: bool,
     ) -> None:
         self.control, self.opened, self.shares, self.ours = control, opened, shares, ours
-        self.passed, self.sessions = list[int](), dict[int, Session]()
+        self.passed, self.sessions = list[int](), dict[int, ChildSession]()
         self.forks: dict[int, int | None] = {}  # process -> how it ended, once that is known
         self.pid, self.to = _getpid(), None  # to: number of the question that is answered
 
@@ -162,13 +162,13 @@ class _Child:
             else:
                 number = header["session"]
                 if number not in self.sessions:
-                    self.sessions[number] = Session(self.opened, self._report_call, self.shares)
+                    self.sessions[number] = ChildSession(self.opened, self._report_call, self.shares)
                 answer(header["function"], self.sessions[number], message, self._reply)
 
     def _run_opener(self, message: Message) -> None:
         """Run the opener; its result stays in the child, for the sessions."""
 
-        def opened(session: Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+        def opened(session: ChildSession, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
             self.ours = False
             enter(message.header["here"])
             for name in message.header["needed"]:
@@ -177,7 +177,7 @@ class _Child:
             self.opened, facts = import_function(message.header["open"])(arguments)
             return {"facts": facts, "why_no_forks": why_no_forks()}, {}
 
-        answer(opened, Session(None, self._report_call), message, self._reply)
+        answer(opened, ChildSession(None, self._report_call), message, self._reply)
 
     def _fork(self, passed: list[int]) -> None:
         """Fork a process that serves the passed socket, and then ends.
@@ -276,7 +276,7 @@ def process_control(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def use_memory() -> None:
+def limit_memory() -> None:
     """Reuse a call's memory, as new pages cost more than the computing, and leave 1 GiB to others.
 
     Where memory is short, this process is killed first.
@@ -317,7 +317,7 @@ def main() -> None:
         process_control(DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != parent:  # it has ended already
             return
-    use_memory()
+    limit_memory()
     gc.disable()  # while what is imported is all that is made
     sys.breakpointhook = _no_breakpoint
     child = _Child(socket.socket(fileno=descriptor), None, True, True)

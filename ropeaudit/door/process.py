@@ -229,7 +229,7 @@ class _InProcess:
     """A worker without a process, for a debugger: functions are called in this process."""
 
     def __init__(self, opened: Any) -> None:
-        self._opened, self._sessions = opened, dict[int, child.Session]()
+        self._opened, self._sessions = opened, dict[int, child.ChildSession]()
 
     def ask(
         self,
@@ -239,7 +239,7 @@ class _InProcess:
         heard: Heard,
     ) -> Message:
         """Call one of our functions. Raises: RopeAuditError, ForeignError."""
-        new = child.Session(self._opened, heard, shared=True)
+        new = child.ChildSession(self._opened, heard, shared=True)
         session = self._sessions.setdefault(header["session"], new)
         session.say = heard
         with _as_foreign_errors():

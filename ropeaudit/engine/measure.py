@@ -178,12 +178,12 @@ class Tiles(Rotation, Generic[T]):
         for rows, cols in masks.panels(self.plan.mask, inputs.seq_len, plan.PANEL):
             self.prepare(rows, cols)
             for start in range(0, inputs.heads, fitting):
-                yield from self._heads(range(start, min(start + fitting, inputs.heads)), rows, cols)
+                yield from self._strips_of_heads(range(start, min(start + fitting, inputs.heads)), rows, cols)
 
     def _tiles(self, rows: slice, cols: slice) -> Iterator[slice]:
         return masks.tiles(self.plan.mask, rows, cols, plan.TILE_COLUMNS, self.plan.inputs.seq_len)
 
-    def _heads(self, heads: range, rows: slice, cols: slice) -> Iterator[T]:
+    def _strips_of_heads(self, heads: range, rows: slice, cols: slice) -> Iterator[T]:
         group = self.plan.inputs.group
         kv_heads = sorted({head // group for head in heads})
         jobs = [*(("q", head, rows) for head in heads), *(("k", head, cols) for head in kv_heads)]

@@ -17,7 +17,7 @@ _PATCHES = 32  # along an axis, where the config does not say how large images a
 _MOST = 128  # patches along an axis that are measured
 
 
-def named(name: str) -> AxialRope:
+def axial_rope_named(name: str) -> AxialRope:
     """Return the axes of a preset, a .toml file, or a vision part, FILE#PART.
 
     Raises: UnknownName, BadInput.

@@ -66,7 +66,7 @@ def within(begin: float, end: float) -> contextlib.AbstractContextManager[None]:
     ...     step(0.5)
     0.75
     """
-    return reporting_to(share_of_part(_listener.get(), begin, end))
+    return reporting_to(listener_of_part(_listener.get(), begin, end))
 
 
 def each(
@@ -127,10 +127,10 @@ def in_parts(works: Sequence[Iterable[T]]) -> Iterator[T]:
         yield from each(work, functools.partial(within, *ends))
 
 
-def share_of_part(progress: Listener, begin: float, end: float) -> Listener:
+def listener_of_part(progress: Listener, begin: float, end: float) -> Listener:
     """Return a listener for a part of the work, which is from `begin` to `end` of the whole.
 
-    >>> share_of_part(print, 0.5, 1.0)(0.5)
+    >>> listener_of_part(print, 0.5, 1.0)(0.5)
     0.75
     """
     return lambda share: progress(begin + share * (end - begin))

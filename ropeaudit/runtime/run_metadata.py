@@ -112,7 +112,7 @@ def hardware(audited: tuple[str, ...] = ()) -> dict[str, str]:
     from importlib import metadata
 
     try:
-        torch = dict(_torch())
+        torch = dict(_torch_facts())
     except Exception as error:  # of many kinds, by what is broken
         torch = {"torch import": f"fails: {type(error).__name__}: {error}".partition("\n")[0]}
     import numpy  # noqa: F401 its BLAS is loaded with it
@@ -132,7 +132,7 @@ def _cpu() -> str:
     return platform.processor() or platform.machine() or "unknown"
 
 
-def _torch() -> Iterator[tuple[str, str]]:
+def _torch_facts() -> Iterator[tuple[str, str]]:
     import torch
 
     yield "cpu capability", _text_or_unknown(torch.backends.cpu.get_cpu_capability)

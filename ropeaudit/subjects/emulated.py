@@ -81,7 +81,7 @@ class Emulated(OfRecipe):
         last = stored if trig is FP64 and factor == 1.0 else None  # few values of it need all of float64
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             if grid is not None:
-                angles = self._angles(self.on_grid(positions, offset)[:, grid.of_pairs()])
+                angles = self._angles_of_rounded(self.on_grid(positions, offset)[:, grid.of_pairs()])
             else:
                 angles = self.angles(positions + offset)
             if self.axes is not None:
@@ -97,7 +97,7 @@ class Emulated(OfRecipe):
     def angles(self, positions: Positions) -> FloatArray:
         """Return the angles as stored. Shapes: positions (s,) -> (s, p). Units: radians."""
         position = round_to(positions.astype(np.float64), self.recipe.position)
-        return self._angles(position.astype(np.float64)[:, None])
+        return self._angles_of_rounded(position.astype(np.float64)[:, None])
 
     def on_grid(self, steps: Positions, offset: int) -> FloatArray:
         """Return the positions of tokens of a grid, shifted exactly, rounded once. (s,) -> (s, a)."""
@@ -108,7 +108,7 @@ class Emulated(OfRecipe):
             total = dd.two_sum(grid.computed(steps, fmt), grid.shift(offset))
             return round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt).astype(np.float64)
 
-    def _angles(self, position: FloatArray) -> FloatArray:
+    def _angles_of_rounded(self, position: FloatArray) -> FloatArray:
         """Return the angles of rounded positions. Shapes: (s, 1) or (s, p) -> (s, p)."""
         recipe, form = self.recipe, self.recipe.recipe.frequency_form
         computed, stored = recipe.frequency

@@ -113,7 +113,7 @@ def parts(path: Path, pair: str = "cos sin") -> Iterator[Part]:
     if suffix in (".npy", ".npz"):
         yield from _numpy_arrays(path)
     else:
-        yield from _torch(path, pair) if suffix in (".pt", ".pth", ".bin") else _safetensors(path)
+        yield from _torch_parts(path, pair) if suffix in (".pt", ".pth", ".bin") else _safetensors(path)
 
 
 def read(path: Path, wanted: Container[str]) -> Tensors:
@@ -187,7 +187,7 @@ def _safetensors(path: Path) -> Iterator[Part]:
             yield Part(name, numbers, shape, one.get_dtype() in _FLOATS)
 
 
-def _torch(path: Path, pair: str) -> Iterator[Part]:
+def _torch_parts(path: Path, pair: str) -> Iterator[Part]:
     import torch
 
     loaded = torch.load(path, map_location="cpu", weights_only=True)

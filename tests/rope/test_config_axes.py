@@ -30,7 +30,7 @@ def test_angles_of_patches_are_those_of_transformers(tmp_path, monkeypatch) -> N
         with open("config.json", "w", encoding="utf-8") as file:
             part = {"model_type": name, **given, "rope_theta": 5e3}
             json.dump({"model_type": parent, key: part}, file)
-        rope = config_axes.named(f"config.json#{key}")
+        rope = config_axes.axial_rope_named(f"config.json#{key}")
         module = importlib.import_module(type(config).__module__.replace("configuration", "modeling"))
         [kind] = [one for key, one in vars(module).items() if key.endswith("VisionRotaryEmbedding")]
         at = torch.from_numpy(np.stack([rows, columns], axis=-1))

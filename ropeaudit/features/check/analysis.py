@@ -220,7 +220,7 @@ def _refuse_misplaced_options(kinds: Sequence[Kind], case: Case, options: CheckO
     if options.write_wrapper is not None and kinds.count("code") != 1:
         raise UsageError("--write-wrapper is for one target that is code; leave it out, or name one")
     if "code" in kinds:
-        code_target.check_options(options)
+        code_target.refuse_bad_options(options)
     elif options.up_to is not None and options.up_to < 1:
         raise UsageError(f"--up-to {options.up_to} is not a number of positions from 1 up; try 128k")
 

@@ -49,7 +49,7 @@ _TELL_TYPE = "give each layer the frequencies of its type; of code for one type 
 _LARGEST = 2**24  # positions that are checked without --up-to at most
 
 
-def check_options(options: CheckOptions) -> None:
+def refuse_bad_options(options: CheckOptions) -> None:
     """Raise UsageError for options that code cannot be checked with."""
     if options.up_to is not None and not 1 <= options.up_to <= _MOST_POSITIONS:
         raise UsageError(

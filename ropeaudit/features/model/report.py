@@ -10,7 +10,7 @@ import numpy as np
 
 from ropeaudit.arithmetic.formats import FP32
 from ropeaudit.door import process
-from ropeaudit.door.child import Header, Session
+from ropeaudit.door.child import ChildSession, Header
 from ropeaudit.door.messages import Arrays, Values
 from ropeaudit.errors import BadInput, ForeignError, UnknownName, did
 from ropeaudit.features.model import analysis, load
@@ -321,7 +321,7 @@ def run_in_child(
         raise BadInput(f"{str(asked['folder'])!r}: running it {did(error)}") from None
 
 
-def step(session: Session, asked: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+def step(session: ChildSession, asked: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """Run the model in the next dtype or offset, in the child; return the report so far."""
     state, held = session.state, dict[str, Any]()
     if not state:

@@ -24,7 +24,7 @@ from ropeaudit.subjects.calling import arrays, shapes, signatures
 from ropeaudit.subjects.calling.arrays import Engine, Strides
 from ropeaudit.subjects.calling.environments import CPU, Device
 from ropeaudit.subjects.calling.shapes import ORDERS, Part, Tokens, runs
-from ropeaudit.subjects.calling.signatures import building_argument
+from ropeaudit.subjects.calling.signatures import value_of_role
 from ropeaudit.subjects.calling.stages import NO_CHANGES, Changes
 
 _ROTATED = ("q", "x", "k", "qkv")  # roles of arrays that are rotated
@@ -467,7 +467,7 @@ class Convention:
         }
         if role in numbers:
             return numbers[role]
-        return building_argument(role, call.setting, dtype=call.dtype, engine=self.engine)
+        return value_of_role(role, call.setting, dtype=call.dtype, engine=self.engine)
 
     def _placing_value(self, role: str, part: Part, batch: int) -> int | NDArray[Any] | None:
         """Return the value of a role that places tokens; None for other roles.

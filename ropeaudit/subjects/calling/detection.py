@@ -260,7 +260,7 @@ def _refined(best: Fit, trial: Trial) -> Fit:
         forms = (form for one in beside for form in proposals.of_form(one, orders))
         fits = (_better_fit(form, trial) for form in forms if form.width == known.width)
         best = next((fit for fit in fits if isinstance(fit, Fit) and not fit.misfit), best)
-    if axes := _axis_count(best, trial):
+    if axes := _position_axis_count(best, trial):
         raise NotUnderstood(
             f"{trial.name} takes positions of {axes} axes, ({axes}, s), as images and videos have them; "
             f"they are not judged without {AXES}"
@@ -281,7 +281,7 @@ def _refined(best: Fit, trial: Trial) -> Fit:
     return best
 
 
-def _axis_count(best: Fit, trial: Trial) -> int:
+def _position_axis_count(best: Fit, trial: Trial) -> int:
     """Return the number of position axes: rows that the code takes where one row fails; else 0."""
     form = replace(best.convention, rank=2)
     if not form.takes("positions") or form.axes or not form.by_batch:

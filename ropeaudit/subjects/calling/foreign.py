@@ -127,7 +127,7 @@ class _CallAnnouncer:
             self.say(f"{what} {self.number}" + " or one soon after it" * self.many)
 
 
-def _begin(session: child.Session, told: Mapping[str, Any]) -> bool:
+def _begin(session: child.ChildSession, told: Mapping[str, Any]) -> bool:
     """Begin a session: set the environment and what is known of the code's calls.
 
     Returns: whether nothing has called the code since its import.
@@ -147,7 +147,7 @@ def _begin(session: child.Session, told: Mapping[str, Any]) -> bool:
     return anew or code is not one.code
 
 
-def answer_request(session: child.Session, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
+def answer_request(session: child.ChildSession, arguments: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """Call a method of the code for the parent; return its value, and new notes about the code."""
     given, results = VALUES.unpacked(arguments["given"], dict(arrays)), dict[str, Any]()
     name = arguments["asked"]
@@ -161,7 +161,7 @@ def answer_request(session: child.Session, arguments: Header, arrays: Arrays) ->
 
 
 def _called(
-    session: child.Session,
+    session: child.ChildSession,
     setting: RopeSetting,
     dtype: Format,
     steps: list[Any],

@@ -30,7 +30,7 @@ from ropeaudit.runtime import chance, digests
 from ropeaudit.subjects.calling import conventions, own_files, signatures
 from ropeaudit.subjects.calling.own_code import OwnCode
 from ropeaudit.subjects.calling.own_files import OwnFiles
-from ropeaudit.subjects.calling.signatures import building_argument
+from ropeaudit.subjects.calling.signatures import value_of_role
 from ropeaudit.subjects.calling.stages import NO_CHANGES, Changes
 
 _DEAR = 0.5  # seconds of CPU of an import above which a file is executed once
@@ -164,7 +164,7 @@ def _by_length(thing: Any) -> Any:
     roles = signatures.Parameters.of(thing).roles
     length = next((name for name, role in roles.items() if role == "length"), "")
     given = {
-        name: building_argument(role, RopeSetting(), thing, name, engine=signatures.engine(thing))
+        name: value_of_role(role, RopeSetting(), thing, name, engine=signatures.engine(thing))
         for name, role in (signatures.building(thing) or {}).items()
     }
     made: Any = thing

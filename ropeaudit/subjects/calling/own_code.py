@@ -38,7 +38,7 @@ from ropeaudit.subjects.calling.conventions import Answer, Convention
 from ropeaudit.subjects.calling.detection import Fit
 from ropeaudit.subjects.calling.environments import Environment, of_jax, of_torch
 from ropeaudit.subjects.calling.own_files import OwnFiles
-from ropeaudit.subjects.calling.signatures import building_argument, can_be_copied, copied, is_module
+from ropeaudit.subjects.calling.signatures import can_be_copied, copied, is_module, value_of_role
 from ropeaudit.subjects.calling.stages import NO_CHANGES, TABLES, Changes
 from ropeaudit.subjects.exact_rotation import half_split
 
@@ -198,7 +198,7 @@ class OwnCode(Code):
                     f"give a value: check --arg {first}=VALUE; or name a factory: {signatures.FACTORY}",
                 )
             given = {
-                name: building_argument(role, setting, thing, name, engine=self.engine, of=self)
+                name: value_of_role(role, setting, thing, name, engine=self.engine, of=self)
                 for name, role in parameters.items()
             }
             for name in (one for one, role in parameters.items() if role in _GUESSED):

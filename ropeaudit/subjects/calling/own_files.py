@@ -17,6 +17,8 @@ from types import ModuleType
 from ropeaudit.runtime import digests
 from ropeaudit.runtime.paths import INSTALLED
 
+_OURS = Path(__file__).parents[2]  # this package, which may lie below the user's folder
+
 # what audits compute with, or Python loads before it executes a file: never an own file
 _SHARED = {"__main__", "ropeaudit", "numpy", "torch", "jax", "jaxlib", "ml_dtypes", "importlib", "encodings"}
 _SHARED |= set(sys.builtin_module_names)
@@ -94,7 +96,7 @@ class OwnFiles:
 
     def _owns(self, file: str) -> bool:
         path = Path(os.path.abspath(file))
-        if file == self.file or not path.is_relative_to(self.folder):
+        if file == self.file or not path.is_relative_to(self.folder) or path.is_relative_to(_OURS):
             return file == self.file
         below = path.parents[: len(path.parents) - len(Path(self.folder).parents) - 1]
         return not INSTALLED & set(path.parts) and not any(map(_holds_packages, below))

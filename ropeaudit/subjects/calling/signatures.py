@@ -347,7 +347,7 @@ class Declaring(Protocol):
 _HEAD_COUNT = 4  # of a config: it matters to hidden_size, but not to RoPE
 
 
-def building_argument(
+def value_of_role(
     role: str,
     setting: RopeSetting,
     target: Any = None,

@@ -187,7 +187,7 @@ def snippet(entry: Entry, setting: RopeSetting, dtype: Format, end: int) -> str:
     return re.sub(pattern, lambda found: repr(named[found[1]]), entry.snippet)
 
 
-def path(package: str, place: str) -> Path:
+def file_of_package(package: str, place: str) -> Path:
     """Return the path of a package's file, without executing it. Raises: FileNotFoundError."""
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or []) if spec else []:
@@ -199,7 +199,7 @@ def path(package: str, place: str) -> Path:
 def module(package: str, place: str) -> Any:
     """Return a package's file, executed alone. Raises: FileNotFoundError, and its own errors."""
     name = f"_ropeaudit_{package}_{Path(place).stem}"
-    spec = importlib.util.spec_from_file_location(name, path(package, place))
+    spec = importlib.util.spec_from_file_location(name, file_of_package(package, place))
     assert spec is not None  # noqa: S101  # of a .py file
     assert spec.loader is not None  # noqa: S101
     result = importlib.util.module_from_spec(spec)
@@ -219,7 +219,7 @@ def definitions(
     A class loses its decorators, and bases for which no value is given.
     Raises: FileNotFoundError; LookupError without a name; what definitions raise.
     """
-    where = path(package, place)
+    where = file_of_package(package, place)
     body: list[ast.stmt] = []
     for node in ast.parse(where.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names:
