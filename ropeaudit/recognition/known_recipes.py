@@ -74,10 +74,15 @@ class RecipeGroup:
             "recipes": self.names,
         }
 
+    @property
+    def narrow(self) -> list[str]:
+        """The stages that are too narrow, in the order in which they are computed."""
+        has, needs = _precisions(self.resolved), _precisions(allowance.careful(self.resolved.dtype))
+        return [stage for stage, bits in has.items() if bits < needs[stage]]
+
     def diagnosis(self) -> Diagnosis:
         """Return the diagnosis of its first stage that is too narrow, or "known-recipe"."""
-        has, needs = _precisions(self.resolved), _precisions(allowance.careful(self.resolved.dtype))
-        below = [stage for stage, bits in has.items() if bits < needs[stage]]
+        has, below = _precisions(self.resolved), self.narrow
         first = [stage for stage in below if has[stage] < FP32.precision] or below  # of float64 vectors too
         return Diagnosis(STAGE_CODES[first[0]] if first else "known-recipe", self.values())
 

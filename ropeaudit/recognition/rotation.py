@@ -7,6 +7,7 @@ Letters: b batch elements, h heads, s positions, d head_dim, p pairs.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ _FEW = 4  # positions of a row that tell it from others
 _CLEAR = 0.3  # what a recipe leaves of the error, at most, that there is without it
 _MOST = 3  # recipes that are held to a whole call, the nearest
 _NEAREST_POSITIONS = 32  # of a call, the last ones, by which recipes are ranked
+_TELLING = 4001  # tokens further on: most of those positions have more than 11 bits
 _MULTIPLES = ("rotated-twice", "wrong-direction")  # of positions, whichever those are
 _NEAR_STARTS = (0, 64)
 _FAR = 0.5  # of the size of vectors: an error that is no rounding of any format
@@ -109,7 +111,8 @@ def explained(
         came = ((one.names, known_recipes.rotated(one, x, at, setting)[:, :dims]) for one in possible)
         alike = tuple(name for names, y in came if not np.isfinite(y).any() for name in names)
         return {"": Diagnosis("nonfinite", {"recipes": alike} if alike else {})}
-    if group := explaining_recipe(block, setting, dtype):
+    further = None if each_call or setting.grid is not None else rotator
+    if group := explaining_recipe(block, setting, dtype, further):
         return {"": group.diagnosis()}
     if setting.grid is not None:
         return {"": Diagnosis("unexplained")}
@@ -120,8 +123,14 @@ def explained(
     return found
 
 
-def explaining_recipe(block: CalledBlock, setting: RopeSetting, dtype: Format) -> RecipeGroup | None:
-    """Return the recipe whose rotation is the returned q and k, the nearest of several; else None."""
+def explaining_recipe(
+    block: CalledBlock, setting: RopeSetting, dtype: Format, rotator: Rotator | None = None
+) -> RecipeGroup | None:
+    """Return the recipe whose rotation is the returned q and k, the nearest of several; else None.
+
+    Of equally near ones it is the one that is nearest in a further call, or has the fewest narrow stages.
+    rotator: makes that call.
+    """
     last = np.s_[-_NEAREST_POSITIONS:]  # where errors are largest
     at, both = block.rows()[-1][last], zip(block.given, block.rotated, strict=True)
     sides = [(x[-1, 0][last], y[-1, 0][last]) for x, y in both]
@@ -130,10 +139,18 @@ def explaining_recipe(block: CalledBlock, setting: RopeSetting, dtype: Format) -
         group: max(rms(_difference(y, known_recipes.rotated(group, x, at, setting))) for x, y in sides)
         for group in known_recipes.variants(dtype, stepped=setting.grid is None)
     }
-    near = [group for group in sorted(left, key=left.__getitem__) if left[group] <= _CLEAR * exact][:_MOST]
+    ranked = sorted(left, key=lambda group: (left[group], len(group.narrow)))
+    near = [group for group in ranked if left[group] <= _CLEAR * exact][:_MOST]
     held = {group: held_to(group, block, setting, dtype) for group in near}
-    best = min(near, key=held.__getitem__, default=None)
-    return best if best and held[best] < math.inf else None
+    least = min(held.values(), default=math.inf)
+    equal = [group for group in near if held[group] == least < math.inf]
+    if len(equal) > 1 and rotator:
+        start = max(getattr(rotator, "starts", ()), default=block.first + _TELLING)
+        moved = replace(block, at=block.at - block.first + start)
+        with contextlib.suppress(ForeignError):
+            far = replace(moved, rotated=rotator.rotate_both(*block.given, moved.at))
+            equal.sort(key=lambda group: held_to(group, far, setting, dtype))
+    return next(iter(equal), None)
 
 
 def held_to(group: RecipeGroup, block: CalledBlock, setting: RopeSetting, dtype: Format) -> float:
