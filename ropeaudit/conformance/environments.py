@@ -97,7 +97,7 @@ def _under(code: CodeUnderTest, some: Mapping[str, Environment]) -> Iterator[Fin
     for name, environment in some.items():
         placed = in_environment(code, environment)
         if reason := placed.tested.refuses(code.setting, code.dtype):
-            yield not_applicable(name, reason)
+            yield not_applicable(name, reason.removeprefix(f"{environment.name} "))
             continue
         plain = plain or list(plain_calls(code.rotator(), code.batched_vectors(length), offsets))
         way = Way(placed, name, placed.rotator(), right_passes=True).repeat_calls(plain)
@@ -444,7 +444,7 @@ def threads(code: CodeUnderTest) -> Iterator[Finding]:
         yield not_applicable("threads", f"it {did(error)} from one thread too")
         return
     if not alone.excess <= 1:
-        yield not_applicable("threads", "calls from one thread are wrong too")
+        yield not_applicable("threads", "already wrong in one thread")
         return
     with contextlib.suppress(ForeignError):
         meeting = placed(rotator.at_once(asked))

@@ -1,6 +1,6 @@
 """The answer of a command: status, causes with places and remedies, facts, what was not checked.
 
-    FAIL  rope.py:rotate   bf16, positions 0 to 131,071   1 cause, 9 of 23 checks
+    FAIL  rope.py:rotate   bf16, positions 0 to 131,071   1 cause, 9 of 23 checks fail
     error[narrow-positions]: positions and angles are rounded to bfloat16
       --> rope.py:27   def rotate(x, positions):
        = fix: compute positions * inv_freq in float32

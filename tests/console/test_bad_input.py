@@ -111,6 +111,24 @@ def test_each_thing_withdrawn_says_what_to_use_instead(refused) -> None:
     assert len(INSTEAD) >= 20
 
 
+NAMED = {  # what is typed -> what the message says, beside rope_kernel.py
+    "rope_kernel.py": "not say which function; known: half, Rope, apply_rotary; type rope_kernel.py:Rope\n",
+    "rope_kernel.py:": "; type rope_kernel.py:Rope\n",
+    "rope_kernle.py:half": "rope_kernle.py: there is no such file; did you mean rope_kernel.py?\n",
+    "./rope_kernle.py:half": "there is no such file; did you mean rope_kernel.py?\n",
+    "other/rope_kernel.py:half": "there is no such file; try mypackage.rope:apply_rope or",
+    "broken.py": "'broken.py' does not say which function; try mypackage.rope:apply_rope or",
+}
+
+
+def test_code_is_named_by_its_file_and_a_function_of_it(refused) -> None:
+    kernel = "def half(x): ...\ndef _own(x): ...\nclass Rope: ...\nasync def later(): ...\n1 / 0\n"
+    Path("rope_kernel.py").write_text(f"{kernel}def apply_rotary(q, k): ...\n", encoding="utf-8")
+    Path("broken.py").write_text("def f(:", encoding="utf-8")
+    said = {target: refused("check", target) for target in NAMED}
+    assert {target: text for target, text in said.items() if NAMED[target] not in text} == {}
+
+
 @pytest.mark.parametrize(
     "sizes", ["--seq-len 1e12", "--heads 1e9", "--head-dim 1e9", "--seq-len 4,1e12", "--layout half,nope"]
 )

@@ -115,6 +115,7 @@ def test_what_nothing_judges_is_said_and_fails(tmp_path, capsys) -> None:
         said = ran(capsys, [command, path, "-v"], 1)
         assert "nothing " in said.out
         assert "config.json beside it, or give --config" in said.out
+        assert ran(capsys, [command, path], 1).out.count("beside it, or give --config") == 1
         assert "base 1000000" in said.out + said.err
         assert "yarn scaling (factor 4, original 8192" in said.out + said.err
 

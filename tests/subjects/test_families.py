@@ -125,7 +125,7 @@ def test_what_of_all_cannot_be_loaded_stops_no_other(monkeypatch) -> None:
     monkeypatch.setitem(third_party.ENTRIES, "broken", replace(third_party.ENTRIES["broken"], file="gone"))
     plant(monkeypatch, Planted, "planted", layouts=("half",))
     broken, right = factories.implementations(["all"])
-    assert "--impl broken cannot be imported: No module named" in broken.refuses(RopeSetting(), BF16)
+    assert "broken cannot be imported: No module named" in broken.refuses(RopeSetting(), BF16)
     assert right.refuses(RopeSetting(), BF16) == ""
     verdicts = [row.verdict for row in shift(0, "fp32", implementations="all", heads=1, seq_len=8)]
     assert verdicts == ["refused", "sound"]

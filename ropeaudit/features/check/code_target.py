@@ -65,13 +65,7 @@ def refuse_bad_options(options: CheckOptions) -> None:
 
 def checks(target: Target) -> Iterator[Checked]:
     """Yield the checks of code, by layer type if it takes one. Raises: see `analysis.check`."""
-    try:
-        code = _load_code(target)
-    except RopeAuditError as error:  # `check` has no option --impl
-        error.args = (message := error.typed.replace("--impl ", ""),)
-        if isinstance(error, ImportError):  # its text is not in the arguments
-            error.msg = message
-        raise
+    code = _load_code(target)
     case, options = target.case, target.options
     argument = code.layered
     if options.one_layer or len(case.layers()) < 2 or not argument or argument in options.arguments:

@@ -166,7 +166,9 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
         *_call_facts(target, findings),
         *_assumption_facts(own, case),
     ]
-    facts += [*_note_facts(own), *_not_checked_facts(own, case, findings)]
+    titles = [cause.title for cause in causes]
+    facts += [fact for fact in _note_facts(own) if not any(fact[1] in title for title in titles)]
+    facts += _not_checked_facts(own, case, findings)
     if len(causes) > 1:
         causes[0] = _with_fewer_facts(causes[0], 2)
         causes[1:] = [replace(_with_fewer_facts(cause, 1), file="", source="") for cause in causes[1:]]
@@ -210,11 +212,12 @@ def _reason(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
             begin = "positions of its calls up" if first.kind == "case" else "positions 0"
             where.append(f"{begin} to {first.up_to - 1:,}")
     counts, waived = counted(len(judged), "check"), sum(check.finding.status == "waived" for check in judged)
-    wrong = f"{sum(check.finding.failed for check in judged)} of {counts}"
+    failing = sum(check.finding.failed for check in judged)
+    wrong = f"{failing} of {counts} fail{'s' * (failing == 1)}"
     if groups.keys() == {UNEXPLAINED}:
         counts = f"cause unknown, {wrong}"
     elif INTERRUPTED in groups:
-        counts = f"not checked to its end, {wrong} failed" if judged else "not checked"
+        counts = f"not checked to its end, {wrong}" if judged else "not checked"
     elif groups:
         counts = f"{counted(len(groups), 'cause')}, {wrong}"
     elif waived:
@@ -273,12 +276,10 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
         title = title if explained else size
         facts.append(f"{size}: {worst.where}" if explained else f"worst: {worst.where}")
     else:
-        facts += [
-            text for text in (first.result_words, finding.detail) if text != title and len(text) <= _SHORT
-        ]
-    if tolerance := next(
-        (check.finding for check in some if check.finding.check == "score-error-limit"), None
-    ):
+        details = (first.result_words, finding.detail)
+        facts += [text for text in details if text != title and len(text) <= _SHORT]
+    limits = [check.finding for check in some if check.finding.check == "score-error-limit"]
+    for tolerance in limits[:1]:
         off = f"{percent(tolerance.measured)} off (limit {limit_percent(tolerance.allowed)})"
         facts.append(f"scores are {off}: {tolerance.where}")
     if finding.diagnosis is not None and explained:
@@ -397,10 +398,8 @@ def _assumption_facts(own: Sequence[Checked], case: Case) -> Facts:
 
 
 def _note_facts(own: Sequence[Checked]) -> Facts:
-    noted, facts = (
-        [check for check in own if check.finding.status == "info" and not warns(check)],
-        dict[str, str](),
-    )
+    noted = [check for check in own if check.finding.status == "info" and not warns(check)]
+    facts: dict[str, str] = {}
     for check in (check for check in noted if check.finding.check not in ("cast module", LIMIT)):
         several = sum(other.finding.check == check.finding.check for other in noted) > 1
         dtype = parse(check.dtype).short if check.dtype != NONE else ""

@@ -16,8 +16,8 @@ _KINDS = ("dtypes", "stage", "pair", "remedy")
 
 @command(
     epilog="CODE: a name (`ropeaudit list implementations`), PACKAGE.MODULE:NAME or FILE.py:NAME, several "
-    f"separated by commas. {options.EXECUTED} Causes of stages: docs/diagnoses.md. Exit code: 0 done, 2 "
-    "bad usage or input."
+    f"separated by commas. {options.EXECUTED} Causes of stages: docs/diagnoses.md. Exit code: 0 done, "
+    "even if the answer is FAIL, 2 bad usage or input."
 )
 @options.words("CODE", "implementations", required=False)
 @options.axis(

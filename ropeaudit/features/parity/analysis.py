@@ -21,7 +21,7 @@ from ropeaudit.audits.judging import TOLERANCE, ratio
 from ropeaudit.audits.results import Result
 from ropeaudit.engine.measure import PairStatistics, compare
 from ropeaudit.engine.plan import Plan
-from ropeaudit.errors import ForeignError, UnknownName, UsageError, one_line
+from ropeaudit.errors import ForeignError, MissingPackage, UnknownName, UsageError, one_line
 from ropeaudit.inputs.qk import Inputs
 from ropeaudit.reports import Report, settings, tabulated
 from ropeaudit.reports.answers import Answer, Cause
@@ -136,7 +136,12 @@ def _code(spec: str, changes: Mapping[str, str], alone: bool, device: str | None
     name, bracket, _ = spec.partition("[")
     if bracket:
         raise UsageError(f"{spec!r}: {name} computes as it does, so no stage can be changed; try {name}")
-    code = factories.implementation(name, changes=changes, alone=alone, device=device)
+    try:
+        code = factories.implementation(name, changes=changes, alone=alone, device=device)
+    except MissingPackage as error:
+        known = {recipe.name for recipe in recipes.all_recipes()} - third_party.ENTRIES.keys()
+        near = " or ".join(sorted(recipe for recipe in known if recipe.startswith(f"{name}-")))
+        raise MissingPackage(error.typed, near and f"or give the recipe {near}") from error
     return code.name, functools.partial(factories.called, code)
 
 

@@ -251,7 +251,7 @@ class ShiftOptions:
 
 @command(
     epilog="Lists: 0,1000,16k; ranges: 1k-1m*2, 0-4096+256; k = 1024, m = 1024². Rows are the cross product. "
-    "Exit code: 0 done, 1 a --fail-if was broken, 2 bad usage or input."
+    "Exit code: 0 done, even if the answer is FAIL, 1 a --fail-if was broken, 2 bad usage or input."
 )
 @options.grouped(ShiftOptions, "asked")
 @options.calling_options

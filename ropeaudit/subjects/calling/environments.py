@@ -52,7 +52,7 @@ class Environment:
         dtype: of q and k. torch promotes between no two 16-bit dtypes under autocast.
         """
         if self.kind == "autocast" and self.dtype and dtype.precision < 24 and dtype is not self.dtype:
-            return f"under {self.name} nothing is {dtype}; give --dtype {self.dtype.short} or fp32"
+            return f"{self.name} needs --dtype {self.dtype.short} or fp32"
         if self.kind == "autocast" and device.partition(":")[0] not in _AUTOCAST:
             return f"{self.name} is tried on {' and '.join(_AUTOCAST)} alone, and this is called on {device}"
         if self.kind != "none" and engine != "torch":

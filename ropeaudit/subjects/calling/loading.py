@@ -5,6 +5,7 @@ Importing changes this process: what is on sys.path and in sys.modules stays so.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import importlib
@@ -13,6 +14,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +43,22 @@ _EXAMPLE = "try mypackage.rope:apply_rope or path/to/file.py:apply_rope"
 def module_of(spec: str) -> str:
     """Return the file or module of a spec. Raises: UsageError."""
     where, _, name = spec.rpartition(":")
+    if "::" in spec.strip(":"):
+        raise UsageError(f"{spec!r}: use one colon: {spec.replace('::', ':', 1).replace('::', '.')}")
     if not where or not name.isprintable() or not all(part.isidentifier() for part in name.split(".")):
-        raise UsageError(f"{spec!r} does not say which function; {_EXAMPLE}")
+        raise UsageError(f"{spec!r} does not say which function; {_names_in(spec.rstrip(':'))}")
     return where
+
+
+def _names_in(file: str) -> str:
+    """Return what to type for a function of a file, which is not run."""
+    with contextlib.suppress(Exception):  # of files that cannot be read or parsed, or define nothing
+        body = ast.parse(Path(file).read_bytes() if file.endswith(".py") else b"").body
+        names = [one.name for one in body if isinstance(one, ast.FunctionDef | ast.ClassDef)]
+        known = [name for name in names if name[0] != "_"]
+        likely = max(known, key=lambda name: "rope" in name.lower() or "rotary" in name.lower())
+        return f"known: {', '.join(known)}; type {file}:{likely}"
+    return _EXAMPLE
 
 
 def load(
@@ -111,9 +126,7 @@ def _attribute(module: Any, where: str, name: str) -> Any:
         if not hasattr(thing, part):
             if Path(where).is_dir() and getattr(module, "__file__", None) is None:
                 raise BadInput(f"{where} is a folder; name a file in it, such as {where}/FILE.py:NAME")
-            names = [
-                known for known in dir(thing) if not known.startswith("_") and callable(getattr(thing, known))
-            ]
+            names = [one for one in dir(thing) if one[0] != "_" and callable(getattr(thing, one))]
             raise UnknownName(f"name in {where}:", part, names or ["nothing that can be called"])
         thing, holder = getattr(thing, part), thing
     if inspect.isclass(holder) and inspect.isfunction(vars(holder).get(part)):
@@ -215,7 +228,10 @@ def _import(where: str) -> tuple[Any, OwnFiles | None]:
     """Import a module by its name or path; return it and its files. Raises: BadInput."""
     by_path = where.endswith(".py") or os.sep in where
     if by_path and not Path(where).is_file():
-        raise BadInput(f"{where}: there is no such file; {_EXAMPLE}")
+        scripts = {path.stem: path for path in Path(where).parent.glob("*.py")}
+        close = get_close_matches(Path(where).stem, scripts, n=1)
+        meant = f"did you mean {scripts[close[0]]}?" if close else _EXAMPLE
+        raise BadInput(f"{where}: there is no such file; {meant}")
     try:
         files = None if by_path else own_files.of_module(where)
         if by_path:

@@ -167,7 +167,7 @@ def entry_of(name: str) -> Entry:
     if family is None:
         raise UnknownName("implementation", name, ENTRIES, "(`ropeaudit list implementations` shows them)")
     if not family.installed:
-        raise MissingPackage(f"--impl {name} needs {family.package}; {family.install}")
+        raise MissingPackage(f"{name} needs {family.package}; {family.install}")
     members = family.members()
     if name not in members:
         several = [one for one in members if one.startswith(f"{name}.")]
@@ -209,14 +209,13 @@ def implementation(name: str, device: str | None = None) -> Code:
 
     entry = entry_of(name)
     if not entry.installed:
-        raise MissingPackage(f"--impl {name} needs {' and '.join(entry.needs)}; {entry.install}")
+        raise MissingPackage(f"{name} needs {' and '.join(entry.needs)}; {entry.install}")
     needed = [package for package in _SHARED if package in (*entry.needs, entry.engine, entry.package)]
     given = {"name": name, "device": device}
     try:
         return foreign.ForeignCode(process.door(f"{__name__}:opened", given, [foreign.__name__, *needed]))
     except ForeignError as error:
-        told = f"--impl {name} cannot be imported: it {did(error)}; {entry.install}"
-        raise MissingPackage(told) from None
+        raise MissingPackage(f"{name} cannot be imported: it {did(error)}; {entry.install}") from None
 
 
 def opened(arguments: Mapping[str, Any]) -> tuple[Opened, Mapping[str, Any]]:
@@ -225,15 +224,15 @@ def opened(arguments: Mapping[str, Any]) -> tuple[Opened, Mapping[str, Any]]:
 
     entry = entry_of(arguments["name"])
     try:
-        with warnings.catch_warnings(), required_packages(f"--impl {entry.name}"):
+        with warnings.catch_warnings(), required_packages(f"{entry.name}"):
             warnings.simplefilter("ignore")  # of theirs: about CUDA
             adapter: Any = import_module(f"{__name__}.{entry.file}").adapter(entry)
     except RopeAuditError:
         raise
     except Exception as error:  # whatever a half-installed package raises
         reason = " ".join(str(error).split())[:200]
-        raise MissingPackage(f"--impl {entry.name} cannot be imported: {reason}; {entry.install}") from error
+        raise MissingPackage(f"{entry.name} cannot be imported: {reason}; {entry.install}") from error
     if adapter.engine == "torch":
-        check_usable("torch", f"--impl {entry.name}")
+        check_usable("torch", f"{entry.name}")
     one = Opened(adapter.on(arguments["device"]))
     return one, facts(one)
