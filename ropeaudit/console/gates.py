@@ -97,8 +97,8 @@ def parse(
         raise UsageError(f"--fail-if {text!r} is not COLUMN>NUMBER; try --fail-if '{example}'")
     column, sign, number = match.groups()
     if column not in columns.numeric:
-        titled_first = sorted(columns.numeric, key=lambda name: columns[name].title != column)
-        raise UnknownName("numeric column", column, titled_first)
+        names = sorted(columns.numeric, key=lambda name: columns[name].title != column)
+        raise UnknownName("numeric column", column, names)
     times = len(number) > 1 and number.endswith(("x", "X"))
     if times and not relative:
         raise UsageError(f"--fail-if {text!r} compares with an earlier report; add --baseline FILE")

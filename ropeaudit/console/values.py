@@ -126,7 +126,7 @@ def _integer_or_range(text: str, flag: str) -> list[int]:
     first, last = integer(match["first"], flag), integer(match["last"], flag)
     step = integer(match["step"], flag)
     if match["how"] == "*" and first == 0 < last and step > 1:
-        raise UsageError(f"{flag} {text.strip()!r}: 0 times {step} stays 0; type 0,1-{match['last']}*{step}")
+        raise UsageError(f"{flag} {text!r}: 0 times {step} stays 0; type 0,1-{match['last']}*{step}")
     if first > last or step < 1 or (match["how"] == "*" and (step < 2 or first < 1)):
         raise UsageError(f"{flag} {text.strip()!r} does not count upwards; try 1k-1m*2 or 0-4096+256")
     if match["how"] == "*":

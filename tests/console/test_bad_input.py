@@ -112,8 +112,8 @@ def test_each_thing_withdrawn_says_what_to_use_instead(refused) -> None:
 
 
 NAMED = {  # what is typed -> what the message says, beside rope_kernel.py
-    "rope_kernel.py": "not say which function; known: half, Rope, apply_rotary; type rope_kernel.py:Rope\n",
-    "rope_kernel.py:": "; type rope_kernel.py:Rope\n",
+    "rope_kernel.py": "; known: half, Rope, apply_rotary; type rope_kernel.py:apply_rotary\n",
+    "rope_kernel.py:": "; type rope_kernel.py:apply_rotary\n",
     "rope_kernle.py:half": "rope_kernle.py: there is no such file; did you mean rope_kernel.py?\n",
     "./rope_kernle.py:half": "there is no such file; did you mean rope_kernel.py?\n",
     "other/rope_kernel.py:half": "there is no such file; try mypackage.rope:apply_rope or",

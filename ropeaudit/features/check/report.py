@@ -166,8 +166,8 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
         *_call_facts(target, findings),
         *_assumption_facts(own, case),
     ]
-    titles = [cause.title for cause in causes]
-    facts += [fact for fact in _note_facts(own) if not any(fact[1] in title for title in titles)]
+    titles = " ".join(cause.title for cause in causes)
+    facts += [fact for fact in _note_facts(own) if fact[1] not in titles]
     facts += _not_checked_facts(own, case, findings)
     if len(causes) > 1:
         causes[0] = _with_fewer_facts(causes[0], 2)
@@ -276,8 +276,9 @@ def _cause(code: str, some: Sequence[Checked]) -> Cause:
         title = title if explained else size
         facts.append(f"{size}: {worst.where}" if explained else f"worst: {worst.where}")
     else:
-        details = (first.result_words, finding.detail)
-        facts += [text for text in details if text != title and len(text) <= _SHORT]
+        facts += [
+            text for text in (first.result_words, finding.detail) if text != title and len(text) <= _SHORT
+        ]
     limits = [check.finding for check in some if check.finding.check == "score-error-limit"]
     for tolerance in limits[:1]:
         off = f"{percent(tolerance.measured)} off (limit {limit_percent(tolerance.allowed)})"

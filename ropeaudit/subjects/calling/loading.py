@@ -52,11 +52,11 @@ def module_of(spec: str) -> str:
 
 def _names_in(file: str) -> str:
     """Return what to type for a function of a file, which is not run."""
-    with contextlib.suppress(Exception):  # of files that cannot be read or parsed, or define nothing
+    with contextlib.suppress(Exception):  # unreadable, or without names
         body = ast.parse(Path(file).read_bytes() if file.endswith(".py") else b"").body
         names = [one.name for one in body if isinstance(one, ast.FunctionDef | ast.ClassDef)]
         known = [name for name in names if name[0] != "_"]
-        likely = max(known, key=lambda name: "rope" in name.lower() or "rotary" in name.lower())
+        likely = max(known, key=lambda name: "rope" in name or "rotary" in name)
         return f"known: {', '.join(known)}; type {file}:{likely}"
     return _EXAMPLE
 
@@ -126,7 +126,9 @@ def _attribute(module: Any, where: str, name: str) -> Any:
         if not hasattr(thing, part):
             if Path(where).is_dir() and getattr(module, "__file__", None) is None:
                 raise BadInput(f"{where} is a folder; name a file in it, such as {where}/FILE.py:NAME")
-            names = [one for one in dir(thing) if one[0] != "_" and callable(getattr(thing, one))]
+            names = [
+                known for known in dir(thing) if not known.startswith("_") and callable(getattr(thing, known))
+            ]
             raise UnknownName(f"name in {where}:", part, names or ["nothing that can be called"])
         thing, holder = getattr(thing, part), thing
     if inspect.isclass(holder) and inspect.isfunction(vars(holder).get(part)):

@@ -224,7 +224,7 @@ def opened(arguments: Mapping[str, Any]) -> tuple[Opened, Mapping[str, Any]]:
 
     entry = entry_of(arguments["name"])
     try:
-        with warnings.catch_warnings(), required_packages(f"{entry.name}"):
+        with warnings.catch_warnings(), required_packages(entry.name):
             warnings.simplefilter("ignore")  # of theirs: about CUDA
             adapter: Any = import_module(f"{__name__}.{entry.file}").adapter(entry)
     except RopeAuditError:
@@ -233,6 +233,6 @@ def opened(arguments: Mapping[str, Any]) -> tuple[Opened, Mapping[str, Any]]:
         reason = " ".join(str(error).split())[:200]
         raise MissingPackage(f"{entry.name} cannot be imported: {reason}; {entry.install}") from error
     if adapter.engine == "torch":
-        check_usable("torch", f"{entry.name}")
+        check_usable("torch", entry.name)
     one = Opened(adapter.on(arguments["device"]))
     return one, facts(one)
