@@ -115,9 +115,22 @@ def test_margins_are_those_of_limit(name: str) -> None:
     expected = limit(
         dtypes=["bf16", "fp16", "fp32"], recipes="hf", up_to=128, config=path, length=length, **case
     )
-    seen = [one.finding.measured for one in results if one.finding.check == "limit"]
-    assert seen == [one.margin for one in expected]
-    assert all(margin > 0 for margin in seen)
+    found = [one.finding for one in results if one.finding.check == "limit"]
+    assert [one.measured for one in found] == [one.margin for one in expected]
+    assert all(one.measured > 0 for one in found)
+
+
+def test_a_limit_says_how_far_it_is_proved_and_how_far_tested() -> None:
+    path = write("llama-3.1-8b", max_position_embeddings=8192, rope_scaling=None)
+    found = by_check(list(check(path, "fp32", heads=1, kv_heads=1)))["limit"].finding
+    words = (
+        r"hf: proved to position ([\d,]+) \(([\d.]+) times\), tested to ([\d,]+), ([\d,]+) times its 8,192"
+    )
+    told = re.match(words, found.where)
+    assert told, found.where
+    proved, times, tested, margin = (float(number.replace(",", "")) for number in told.groups())
+    assert times == (10 * (proved + 1) // 8192) / 10
+    assert margin == (tested + 1) // 8192 == int(found.measured)
 
 
 @pytest.mark.parametrize(

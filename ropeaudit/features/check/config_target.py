@@ -259,17 +259,21 @@ def _range_words(limit: Limit) -> str:
     if limit.standing == "fails":
         at_distance = apart is not None and (failing is None or apart < failing)
         return f"fails at distance {apart:,}" if at_distance else f"fails at position {failing:,}"
-    seen, ratio = limit.boundary, limit.margin
+    seen, maximum = limit.boundary, limit.case.maximum
     last = limit.last_position(max(seen.proved, seen.held_up_to))
     text = f"no failure in {counted(seen.held, 'offset')} to position {last:,}"
     if limit.standing == "holds":
-        last, ratio = limit.last_position(limit.proved_up_to), limit.proved_margin
-        text = f"proved to position {last:,}"
-    if ratio is None or limit.case.maximum is None:
+        text = f"proved to position {limit.last_position(seen.proved):,}"
+        if seen.held_up_to > seen.proved:
+            text += f" ({_times(limit.proved_margin)}), tested to {last:,}"
+    if limit.margin is None or maximum is None:
         return text
-    if ratio < 1:
-        return f"{text}, of its {limit.case.maximum:,} positions"
-    return f"{text}, {ratio_words(ratio) or f'{ratio:#.2g}'} times its {limit.case.maximum:,} positions"
+    share = "of" if limit.margin < 1 else _times(limit.margin)
+    return f"{text}, {share} its {maximum:,} positions"
+
+
+def _times(ratio: float | None) -> str:
+    return f"{ratio_words(ratio) or f'{ratio:#.2g}'} times"
 
 
 def _cast_module_finding(setting: RopeSetting, dtype: Format, maximum: int | None) -> Finding:

@@ -220,15 +220,14 @@ def _value(limit: Limit, value: float) -> str:
 
 
 def ratio_words(margin: float | None) -> str:
-    """Return a ratio rounded down to two digits; empty below 1.1.
+    """Return a ratio rounded down to a whole number, below 10 to a tenth; empty below 1.1.
 
     >>> ratio_words(1.09), ratio_words(9.87), ratio_words(157.1)
-    ('', '9.8', '150')
+    ('', '9.8', '157')
     """
     if margin is None or margin < 1.1:
         return ""
-    step = 10.0 ** (math.floor(math.log10(margin)) - 1)
-    return f"{math.floor(margin / step) * step:,.{int(step < 1)}f}"
+    return f"{math.floor(margin):,}" if margin >= 10 else f"{math.floor(10 * margin) / 10:.1f}"
 
 
 def _causes(limit: Limit) -> list[Cause]:
