@@ -368,8 +368,8 @@ def _setting(config: Config, rope: Config, layer: str, model: str) -> RopeSettin
     kinds = [_LEGACY.get(name, name) if isinstance(name, str) else name for name in names]
     for kind in kinds:
         if kind not in _KINDS:
-            known = ", ".join((*_KINDS, *_LEGACY))
-            raise BadInput(f"rope_type = {shown(kind)} is not understood; known: {known}")
+            meant = hf_json.nearest(kind, (*_KINDS, *_LEGACY))
+            raise BadInput(f"rope_type = {shown(kind)} is not understood; {meant}")
     if len(set(kinds)) > 1:
         raise BadInput(f"rope_type = {shown(names[0])} and type = {shown(names[1])} differ; keep one")
     kind = str(kinds[0]) if kinds else "default"

@@ -179,11 +179,16 @@ def check_keys(config: Config, model: str = "") -> None:
 def check_known(called: str, key: str, known: Iterable[str] = INNER) -> None:
     """Raise BadInput for an unknown name. called: its kind, for the message."""
     if key not in known:
-        from difflib import get_close_matches  # in-function: it is needed for errors alone
+        listed = sorted(filter(None, known))
+        raise BadInput(f"the {called} {shown(key)} is not understood; {nearest(key, listed)}")
 
-        close = " or ".join(get_close_matches(key, known, n=2, cutoff=0.75))
-        meant = f"did you mean {close}?" if close else f"known: {', '.join(sorted(filter(None, known)))}"
-        raise BadInput(f"the {called} {shown(key)} is not understood; {meant}")
+
+def nearest(given: object, known: Sequence[str]) -> str:
+    """Return a question about the names nearest to an unknown one, else all that are known."""
+    from difflib import get_close_matches  # in-function: it is needed for errors alone
+
+    close = " or ".join(get_close_matches(str(given), known, n=2, cutoff=0.75))
+    return f"did you mean {close}?" if close else f"known: {', '.join(known)}"
 
 
 def rope_dict(config: Config) -> Config:
