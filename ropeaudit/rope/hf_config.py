@@ -169,6 +169,8 @@ def _of_part(
     ropes, of_bases = _rope_by_layer(part, model, base)
     layers = {layer: _setting(part, rope, layer, model) for layer, rope in ropes.items()}
     axes = next(filter(None, (_axes(rope, layers[layer], model) for layer, rope in ropes.items())), None)
+    if (own := of_type(model, "sections")) and not any("mrope_section" in rope for rope in ropes.values()):
+        of_bases.append(f"mrope_section missing: the code's default {own}")
     still, unrotated = hf_json.unrotated(part, model)
     heads = needed(part, HEADS)
     return ModelRope(

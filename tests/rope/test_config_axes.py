@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,6 +52,13 @@ def test_angles_of_patches_are_those_of_transformers(tmp_path, monkeypatch) -> N
         if not np.allclose(theirs, np.concatenate([right.real, right.imag], -1), atol=1e-5):
             wrong.append(name)
     assert wrong == []
+
+
+def test_sections_that_are_not_given_are_those_of_transformers() -> None:
+    folder = Path(pytest.importorskip("transformers").__file__).parent / "models"
+    for model, sections in data.table("code_facts.toml")["sections"].items():
+        source = (folder / model / f"modeling_{model}.py").read_text(encoding="utf-8")
+        assert f'.get("mrope_section", {sections})' in source, model
 
 
 def _parts_of(name: str) -> dict[str, str]:
