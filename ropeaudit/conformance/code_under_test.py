@@ -16,6 +16,7 @@ import numpy as np
 from ropeaudit.arithmetic.formats import Format
 from ropeaudit.arithmetic.rounding import round_to
 from ropeaudit.audits.cases import straddling
+from ropeaudit.conformance.finding import FROM_0
 from ropeaudit.errors import ForeignError
 from ropeaudit.recipes import Resolved
 from ropeaudit.recognition import allowance, verification
@@ -113,6 +114,13 @@ class CodeUnderTest:
     def takes_keys(self) -> bool:
         """Whether it takes q and k in one call."""
         return self.convention is not None and self.convention.takes("k", "qkv")
+
+    def why_from_0(self) -> str:
+        """Return why each call starts at 0; empty where an argument or a table's row places tokens."""
+        called = self.convention
+        if called is None or not called.unplaced or called.takes("lengths"):
+            return ""
+        return "" if called.composed and called.takes("until") else FROM_0
 
     def why_no_rows(self) -> str:
         """Return why batch elements have no positions of their own; empty if they do."""

@@ -138,7 +138,7 @@ def negative_positions(code: CodeUnderTest) -> Iterator[Finding]:
 def positions_per_row(code: CodeUnderTest) -> Iterator[Finding]:
     """Check that batch elements with own positions are rotated by these."""
     if why := code.why_no_rows():
-        yield not_applicable("positions-per-row", why)
+        yield not_applicable("positions-per-row", code.why_from_0() or why)
         return
     offsets = straddling(code.up_to - BATCH_STEP, _SHORT)
     where = f"2 batch elements, {BATCH_STEP} positions apart, at {len(offsets)} offsets up to {offsets[-1]}"

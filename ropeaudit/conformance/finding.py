@@ -23,6 +23,7 @@ PAIR = "relative error of a rotated pair"
 MARGIN = "times its maximum"  # what is measured is at least what is allowed
 JUDGED = ("pass", "fail", "waived")
 ADAPTER = "an adapter calls it, with arrays of its own"  # why some checks do not apply
+FROM_0 = "it takes no positions: each call starts at 0"
 INTERRUPTED = "interrupted"  # stands for a check in the finding that says what a Ctrl-C or an error left
 
 

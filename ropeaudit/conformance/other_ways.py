@@ -27,7 +27,7 @@ from ropeaudit.conformance.code_under_test import (
     make_call,
     some_offsets,
 )
-from ropeaudit.conformance.finding import Finding, not_applicable, noted, of_worst_pair
+from ropeaudit.conformance.finding import Finding, judged, not_applicable, noted, of_worst_pair
 from ropeaudit.errors import ForeignError, did
 from ropeaudit.recognition import allowance, rotation, verification
 from ropeaudit.recognition.diagnosis import Diagnosis, Where
@@ -262,10 +262,11 @@ def _in_reverse(instance: Rotator, q: FloatArray, k: FloatArray, at: Positions) 
 
 def decode(code: CodeUnderTest) -> Iterator[Finding]:
     """Check decode: single tokens, with and without a prefill, and fewer queries than keys."""
-    if newest := _fewer_queries(code):
-        yield newest
-        if newest.failed:
-            return
+    newest, why = _fewer_queries(code), code.why_from_0()
+    if newest or why:
+        yield newest or not_applicable("decode", why)
+    if why or (newest and newest.failed):
+        return
     seconds = cost(code)
     count, longest, later_runs, later = next(sizes for limit, *sizes in _RUNS if seconds < limit)
     length, later = min(longest, code.up_to), min(later, code.up_to)
@@ -295,9 +296,10 @@ def decode(code: CodeUnderTest) -> Iterator[Finding]:
 
 
 def _fewer_queries(code: CodeUnderTest) -> Finding | None:
-    """Return a finding if fewer queries than keys are not rotated as the newest tokens.
+    """Return whether fewer queries than keys are rotated as the newest tokens.
 
     For code that takes no positions, or cos and sin of all keys, and that places a single query at the end.
+    None for other code, and if tables are used rightly.
     """
     length, called_so = min(_LENGTH, code.up_to), code.convention
     if called_so is None or not (called_so.takes("k", "qkv") and (called_so.unplaced or called_so.tables)):
@@ -321,7 +323,8 @@ def _fewer_queries(code: CodeUnderTest) -> Finding | None:
         found = Diagnosis("positions-from-0" if from_0.excess <= 1 else "unexplained", where=_Q)
         detail = f"the newest {count} of {length} tokens as queries, all of them as keys"
         return of_worst_pair("decode", detail, replace(at_end, diagnosis=found))
-    return None
+    detail = f"the newest 1, 2 and {length // 2} of {length} tokens as queries, all of them as keys"
+    return judged("decode", True, detail) if called_so.unplaced else None
 
 
 def _in_pieces(code: CodeUnderTest, words: str, lengths: Sequence[int], rotator: Rotator) -> Way:
@@ -335,6 +338,9 @@ def _in_pieces(code: CodeUnderTest, words: str, lengths: Sequence[int], rotator:
 
 def chunked_prefill(code: CodeUnderTest) -> Iterator[Finding]:
     """Check chunked prefill: a sequence in pieces of uneven lengths."""
+    if why := code.why_from_0():
+        yield not_applicable("chunked-prefill", why)
+        return
     lengths = _COMPILED if code.tested.engine == "jax" else _PIECES
     length = min(sum(lengths), code.up_to)
     words = f"in pieces of {min(lengths)} to {max(lengths)}"

@@ -83,6 +83,34 @@ def test_rows_and_heads_behind_the_usual_few_are_named() -> None:
         assert (finding.failed, finding.diagnosis.where) == (True, where)
 
 
+FROM_0 = "it takes no positions: each call starts at 0"
+PIECES = ("decode", "chunked-prefill", "positions-per-row")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "statuses"),
+    [
+        ("cases/odd_name.py:right", {}),
+        ("called/rows_told.py:left_padding", {"positions-per-row": "pass"}),
+        ("cases/cached_keys.py:right", {"decode": "pass"}),  # k holds all tokens, q the newest
+        ("cases/returns_cos_sin.py:OfX", {}),
+    ],
+)
+def test_code_without_positions_is_not_called_in_pieces(kernel, statuses) -> None:
+    code = under_test(f"{KERNELS.parents[1] / kernel}")
+    for check in PIECES:
+        [one] = code_checks.run_check(check, code)
+        assert one.status == statuses.get(check, "not applicable")
+        assert one.status == "pass" or one.detail == FROM_0
+
+
+def test_rows_of_tables_are_taken_in_pieces() -> None:
+    code = under_test(f"{KERNELS.parents[1] / 'cases/returns_cos_sin.py'}:OfLength")
+    found = [one for check in PIECES for one in code_checks.run_check(check, code)]
+    assert [one.status for one in found] == ["pass", "pass", "not applicable"]
+    assert found[-1].detail == "its positions have no batch axis"
+
+
 def test_a_row_is_named_with_its_own_position() -> None:
     finding = found("position_70_late", "positions-per-row", up_to=71)["positions-per-row"]
     assert finding.failed

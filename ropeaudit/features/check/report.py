@@ -15,7 +15,7 @@ from ropeaudit.arithmetic.formats import parse
 from ropeaudit.audits.cases import Case
 from ropeaudit.audits.sweep import Audit
 from ropeaudit.conformance import environments
-from ropeaudit.conformance.finding import INTERRUPTED, MARGIN, PAIR
+from ropeaudit.conformance.finding import FROM_0, INTERRUPTED, MARGIN, PAIR
 from ropeaudit.conformance.score_drift import CHECKS as SCORES  # wrong where the rotation is
 from ropeaudit.features.check.checked import NONE, Checked, CheckOptions, first_names, place_of
 from ropeaudit.features.check.config_target import LIMIT, PARTS, PATCHES, RANGE, READING
@@ -426,6 +426,8 @@ def _not_checked_facts(own: Sequence[Checked], case: Case, findings: Sequence[st
     if own[0].kind in ("model", "config"):  # other checks do not apply to a config
         whole = "; ".join(why for why, names in reasons.items() if PARTS in names)
     if len(whole) > _SHORT:
+        if from_0 := reasons.pop(FROM_0, {}):
+            beyond.append(f"{', '.join(from_0)} ({FROM_0})")
         left_out = reasons.pop("--thorough", {})
         names = [name for some in reasons.values() for name in some]
         thorough = f"{', '.join(left_out)} (--thorough); " if left_out else ""
