@@ -111,6 +111,34 @@ def test_rows_of_tables_are_taken_in_pieces() -> None:
     assert found[-1].detail == "its positions have no batch axis"
 
 
+OF_BASE = """
+def of_base(x, positions, base=500000.0):
+    return right(x, positions)
+
+class OfBase:
+    def __init__(self, dim=128, base=500000.0, max_len=4096):
+        pass
+    def __call__(self, x, positions):
+        return right(x, positions)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "called", "default"),
+    [
+        ("of_base", "f(x, positions, base=10000)", "(called with 10000)"),
+        ("OfBase", "f(x, positions)", "(built with 10000)"),
+    ],
+)
+def test_a_default_base_in_whose_place_another_is_given_is_named(name, called, default, tmp_path) -> None:
+    (tmp_path / "kernel.py").write_text(KERNELS.read_text() + OF_BASE)
+    code = under_test(f"{tmp_path / 'kernel.py'}:{name}")
+    assert code.convention.called.startswith("f(x, positions")
+    said = [text.partition(": ")[2] for text in code.own.findings]
+    assert f"not checked: its default base=500000.0 {default}." in said
+    assert any(text.startswith(f"called as {called} with ") for text in said)
+
+
 def test_a_row_is_named_with_its_own_position() -> None:
     finding = found("position_70_late", "positions-per-row", up_to=71)["positions-per-row"]
     assert finding.failed

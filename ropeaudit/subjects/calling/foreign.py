@@ -324,7 +324,7 @@ class ForeignOwn(ForeignCode):
                 sessions.append(self.session())
                 raise
 
-        likely, engine, placing, several = self.ask(sessions[-1], "possible_calls", key)
+        likely, engine, placing, several, shown = self.ask(sessions[-1], "possible_calls", key)
         # likeliest first
         both: tuple[Engine, Engine] = (engine, "torch" if engine == "numpy" else "numpy")
         engines = [one for one in both if one != "numpy" or self.device.is_cpu]
@@ -337,23 +337,25 @@ class ForeignOwn(ForeignCode):
             self.eager = False  # it may want to be compiled
             return self._detect(key)
         self.engine = fit.convention.engine
-        self._note_fit(fit, placing)
+        self._note_fit(fit, placing, shown)
         return fit
 
-    def _note_fit(self, fit: Fit, placing: Sequence[str]) -> None:
+    def _note_fit(self, fit: Fit, placing: Sequence[str], shown: Mapping[str, str]) -> None:
         """Note how the code is called, and what is not checked. placing: arguments for positions.
 
+        shown: argument -> how, if not by name.
         Raises: UsageError where changes are requested for stages that the code computes itself.
         """
-        form, what, reach = fit.convention, "computes the rest itself", ""
-        if form.tables:
-            reach = f"; {', '.join(TABLES)} of the tables can be changed"
-        else:
+        form, what = fit.convention, "computes the rest itself"
+        reach = f"; {', '.join(TABLES)} of the tables can be changed" * form.tables
+        if not form.tables:
             self.changes, what = {}, f"takes no tables from here ({form.called})"
         ignored = [stage for stage in self._requested if stage not in self.changes]
         if ignored and self._alone:
             raise UsageError(f"--set {ignored[0]}: {self.name} {what}{reach}; add --recipe, or leave it out")
         given = {name for name, _ in form.arguments}
+        arguments = tuple((shown.get(name or "", name), role) for name, role in form.arguments)
+        written = replace(form, arguments=arguments)
         left = [name for name in placing if name not in given and None not in given]
         zeros = [str(name) for name, role in form.arguments if role in ("row_offset", "padding")]
         passed = f"{form.arguments[-1][0]} is passed by **kwargs"
@@ -361,7 +363,7 @@ class ForeignOwn(ForeignCode):
             passed += f"; of {', '.join(proposals.OFFERED)} none has the effect of a position"
         notes = (
             (ignored, f"{what}: --set {', '.join(ignored)} changes the recipes alone"),
-            (True, f"called as {form}, {PAIRS[fit.layout]}{detection.sureness(fit)}"),
+            (True, f"called as {written}, {PAIRS[fit.layout]}{detection.sureness(fit)}"),
             (form.tables, OWN_TABLES),
             (
                 self.eager,

@@ -153,14 +153,29 @@ class OwnCode(Code):
             raise shapes.WrongShape("returns None and leaves what it is given as it was")
         return replace(answer, held=())
 
-    def possible_calls(self, setting: RopeSetting) -> tuple[list[Convention], Engine, list[str], str]:
-        """Return possible conventions, the engine, arguments for positions, what to type for several axes."""
+    def possible_calls(
+        self, setting: RopeSetting
+    ) -> tuple[list[Convention], Engine, list[str], str, dict[str, str]]:
+        """Return possible conventions, the engine, arguments for positions, what to type for several axes.
+
+        Then argument -> how it is shown, if not by name.
+        """
         function, grid = self.instance(setting), setting.grid is not None
         roles = signatures.Parameters.of(function).roles
         placing = [name for name, role in roles.items() if role in signatures.PLACING]
         likely = proposals.of_arguments(function, self.name, grid)
         several = "" if grid else signatures.several_axes_hint(self.name, function)
-        return likely, signatures.engine(function), placing, several
+        shown = self._other_bases(function, setting.base, "called")
+        return likely, signatures.engine(function), placing, several, shown
+
+    def _other_bases(self, function: Any, base: float, how: str) -> dict[str, str]:
+        """Note a default that the base replaces; return argument -> argument=base."""
+        taken, shown = signatures.Parameters.of(function), dict[str, str]()
+        for name, default in ((one.name, one.default) for one in taken.fixed):
+            if taken.roles[name] == "base" and type(default) in (int, float) and default != base:
+                shown[name] = f"{name}={base:.10g}"
+                self._note(f"{NOT_CHECKED}its default {name}={default} ({how} with {base:.10g})")
+        return shown
 
     def refuses(self, setting: RopeSetting, dtype: Format) -> str:
         """Return why jax refuses a dtype, or why the code cannot be built in its environment.
@@ -203,6 +218,7 @@ class OwnCode(Code):
             }
             for name in (one for one, role in parameters.items() if role in _GUESSED):
                 self._note(f"is built with {name} {getattr(given[name], '__name__', given[name])}")
+            self._other_bases(thing, setting.base, "built")
             built = reported(_NotBuilt, f"{self.name} cannot be built with {given}:")
             with built, self.environment.built(), conventions.contain_exits():
                 chance.begin(chance.number())
