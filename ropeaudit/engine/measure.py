@@ -183,7 +183,12 @@ class Tiles(Rotation, Generic[T]):
     def _tiles(self, rows: slice, cols: slice) -> Iterator[slice]:
         return masks.tiles(self.plan.mask, rows, cols, plan.TILE_COLUMNS, self.plan.inputs.seq_len)
 
-    def _strips_of_heads(self, heads: range, rows: slice, cols: slice) -> Iterator[T]:
+    def _strips_of_heads(
+        self,
+        heads: range,
+        rows: slice,
+        cols: slice,
+    ) -> Iterator[T]:
         group = self.plan.inputs.group
         kv_heads = sorted({head // group for head in heads})
         jobs = [*(("q", head, rows) for head in heads), *(("k", head, cols) for head in kv_heads)]

@@ -225,7 +225,13 @@ def check_sample(mask: Mask, heads: int, seq_len: int, count: int) -> int:
     return total
 
 
-def draw_evenly(mask: Mask, heads: int, seq_len: int, count: int, seed: int) -> Pairs:
+def draw_evenly(
+    mask: Mask,
+    heads: int,
+    seq_len: int,
+    count: int,
+    seed: int,
+) -> Pairs:
     """Draw `count` of the visible scores, each as likely; one may come twice."""
     total = check_sample(mask, heads, seq_len, count)
     number = np.sort(np.random.default_rng([seed, count]).integers(total, size=count))

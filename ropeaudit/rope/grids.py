@@ -128,7 +128,14 @@ def parse(rope: AxialRope, grid: str, shifted: str = "all", step: float = 1.0) -
     return Grid(rope, tuple(sizes), rope.axes if shifted == "all" else tuple(shifted), step)
 
 
-def of_sections(axes: Axes, base: float, head_dim: int, layout: Layout, sizes: str, start: int) -> Grid:
+def of_sections(
+    axes: Axes,
+    base: float,
+    head_dim: int,
+    layout: Layout,
+    sizes: str,
+    start: int,
+) -> Grid:
     """Return the grid of a video's tokens under M-RoPE, each axis counted from `start`."""
     dims, one = tuple(2 * count for count in axes.sections), (Fraction(1),) * 3
     rope = AxialRope(

@@ -331,7 +331,12 @@ def table(
     return (repeated[0] if len(repeated) == 1 else np.concatenate(repeated, axis=1)), held
 
 
-def to_engine(table: Any, held: Format | None, engine: Engine, device: Device) -> Any:
+def to_engine(
+    table: Any,
+    held: Format | None,
+    engine: Engine,
+    device: Device,
+) -> Any:
     """Convert a table to an array of the engine, rounded if `held` has at most 16 bits."""
     if table.dtype.kind != "c" and held and held.storage_bits <= 16:
         rounded = round_to(np.ascontiguousarray(table), held)
