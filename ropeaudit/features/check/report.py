@@ -415,7 +415,7 @@ def _not_checked_facts(own: Sequence[Checked], case: Case, findings: Sequence[st
         apart = f"distances over {case.outline()[0].seq_len - 1} (ropeaudit limit --seq-len)"
         if all("; distance " in detail for detail in limits):
             apart = "distances between those tested"
-        trained = "" if own[0].kind == "model" else "whether the weights were trained with this setting; "
+        trained = "" if own[0].kind == "model" else "whether weights fit this setting; "
         beyond.append(f"{apart}; {trained}other q and k")
     reasons: dict[str, dict[str, None]] = {}  # reason -> names of checks, each once
     for finding in (check.finding for check in own):
