@@ -91,7 +91,7 @@ def test_a_cause_that_several_checks_share_is_said_once() -> None:
     assert answer.decides == "bf16, fp16, positions 0 to 7   4 causes, 7 of 7 checks fail"
     assert [cause.code for cause in answer.causes] == ["rotated-twice", "no-rotation", "unexplained"]
     assert "fix: rotate once" in answer.causes[0].facts
-    assert answer.causes[2].title == "rotation error up to 0.40 (0.010 allowed)"
+    assert answer.causes[2].title == "rotation error 0.40 (0.010 allowed)"
     assert answer.facts[0] == ("more", "outputs-kept: -v")
 
 

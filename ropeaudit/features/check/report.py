@@ -414,9 +414,9 @@ def _not_checked_facts(own: Sequence[Checked], case: Case, findings: Sequence[st
     if limits := [check.finding.detail for check in own if check.finding.check == LIMIT]:
         apart = f"distances over {case.outline()[0].seq_len - 1} (ropeaudit limit --seq-len)"
         if all("; distance " in detail for detail in limits):
-            apart = "distances between those tested"
-        trained = "" if own[0].kind == "model" else "whether weights fit this setting; "
-        beyond.append(f"{apart}; {trained}other q and k")
+            apart = "other distances"
+        fit = "" if own[0].kind == "model" else "; whether the weights fit it"
+        beyond.append(f"{apart}; other q and k{fit}")
     reasons: dict[str, dict[str, None]] = {}  # reason -> names of checks, each once
     for finding in (check.finding for check in own):
         if finding.status in ("not checked", "not applicable"):
