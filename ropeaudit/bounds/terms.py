@@ -124,10 +124,10 @@ def phase(subject: Emulated, steps: Positions, offset: int) -> Phase:
         worst += _SLACK * (np.abs(from_position) + np.abs(from_frequency))
         differ = (np.array(grid.sizes) > 1)[of_pairs] | ~np.isfinite(known + worst)
         return Phase(*(np.where(differ, part, 0.0) for part in (known, worst, variance)))
-    shifted = _phase_at(subject, steps, offset, offset)
+    shifted = _phase_errors_at(subject, steps, offset, offset)
     if subject.axes is None or not offset:
         return shifted
-    unshifted, moved = _phase_at(subject, steps, 0, offset), subject.axes.moved()
+    unshifted, moved = _phase_errors_at(subject, steps, 0, offset), subject.axes.moved()
     return Phase(*(np.where(moved, getattr(shifted, name), getattr(unshifted, name)) for name in _PARTS))
 
 
@@ -137,7 +137,7 @@ def _moved_by_rounding(subject: Emulated, grid: Grid, steps: Positions, offset: 
     return np.asarray((subject.on_grid(steps, offset) - high) - low)
 
 
-def _phase_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> Phase:
+def _phase_errors_at(subject: Emulated, steps: Positions, shift: int, origin: int) -> Phase:
     """Return the errors at steps + shift; with clipped angles compared with steps + origin."""
     recipe, setting = subject.recipe, subject.setting
     _, theta, error = stored_frequencies(subject)

@@ -148,7 +148,7 @@ class CodeUnderTest:
         """
         return _vectors(self.seed, self.dtype, (heads, length, self.setting.head_dim))
 
-    def batch(
+    def random_batch(
         self,
         heads: int,
         length: int,

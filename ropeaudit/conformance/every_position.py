@@ -131,7 +131,7 @@ def negative_positions(code: CodeUnderTest) -> Iterator[Finding]:
         return
     offsets = [-_FAR, -_SHORT, -_SHORT // 2]
     where = f"{HEADS} heads, 2 batch elements, {_SHORT} tokens from {', '.join(map(str, offsets))} on"
-    worst, _ = code.judge_until_wrong(code.rotator(), calls_from(code.batch(HEADS, _SHORT), offsets))
+    worst, _ = code.judge_until_wrong(code.rotator(), calls_from(code.random_batch(HEADS, _SHORT), offsets))
     yield of_worst_pair("negative-positions", where, worst)
 
 
@@ -157,17 +157,17 @@ def _at_offsets(
     step: tokens between the positions of two batch elements; 0 where they share positions.
     """
     rotator, fewer = code.rotator(), HEADS // 2
-    kinds = {detail: calls_from(code.batch(HEADS, _SHORT), offsets, step)}
+    kinds = {detail: calls_from(code.random_batch(HEADS, _SHORT), offsets, step)}
     less = f"{fewer} heads of k to {HEADS} of q"
     if not step and code.takes_keys:
         ends = list(dict.fromkeys((offsets[0], offsets[-1])))
-        kinds[less] = calls_from(code.batch(HEADS, _SHORT, fewer), ends)
+        kinds[less] = calls_from(code.random_batch(HEADS, _SHORT, fewer), ends)
     rows = _MANY_ROWS if "b" in code.order else 1
     heads = _MANY_HEADS if "h" in code.order else 1
     last = code.up_to - _FEW - step * (rows - 1)  # the last offset of such a call
     if rows * heads > 1 and last >= 0:
         many = f"{heads} heads, {rows} batch elements, {_FEW} tokens at offset {min(_FAR, last)}"
-        kinds[many] = calls_from(code.batch(heads, _FEW, rows=rows), [min(_FAR, last)], step)
+        kinds[many] = calls_from(code.random_batch(heads, _FEW, rows=rows), [min(_FAR, last)], step)
     worst, said = NOWHERE, list[str]()
     for words, calls in kinds.items():
         try:
@@ -320,9 +320,9 @@ def gradient(code: CodeUnderTest) -> Iterator[Finding]:
         return
     length = min(_SHORT, code.up_to)
     offsets = straddling(code.up_to, length)
-    calls = calls_from(code.batch(HEADS, length), offsets)
+    calls = calls_from(code.random_batch(HEADS, length), offsets)
     longer = min(_LONGER, code.up_to)
-    calls += calls_from(code.batch(1, longer), [0])
+    calls += calls_from(code.random_batch(1, longer), [0])
     # what a vector is used for more than once is summed in its own dtype
     rule = code.rule.recipe.changed({"rotation": "model", "output": "model"}).resolve(code.dtype)
 

@@ -337,7 +337,7 @@ def _call_at(
     offset: int,
 ) -> tuple[CalledBlock, RopeSetting, Format]:
     """Return the call of a sequence at an offset, with its setting and dtype."""
-    [call] = calls_from(code.batch(run.inputs.heads, run.inputs.seq_len, rows=1), [offset])
+    [call] = calls_from(code.random_batch(run.inputs.heads, run.inputs.seq_len, rows=1), [offset])
     return make_call(run.rotator, call), run.held_to(offset), code.dtype
 
 
@@ -348,7 +348,7 @@ def _drift_cause(code: CodeUnderTest, run: ScoreRun, drifts: Sequence[MeasuredDr
         return code.shared.cause
     last = max(failing, key=lambda drift: drift.offset)
     offsets = [last.offset, *(drift.offset for drift in drifts if drift is not last)]
-    calls = calls_from(code.batch(run.inputs.heads, run.inputs.seq_len), offsets)
+    calls = calls_from(code.random_batch(run.inputs.heads, run.inputs.seq_len), offsets)
     wrong, _ = code.judge_until_wrong(run.rotator, calls, 1)
     if wrong.diagnosis is not None and wrong.diagnosis.explains:
         return wrong.diagnosis

@@ -524,7 +524,7 @@ def of_roundings(dtype: Format) -> Iterator[Fault]:
     for fmt in NARROW:
         if fmt.precision < dtype.precision:
             yield Fault(Diagnosis("narrow-input", {"formats": str(fmt)}), rounded=fmt)
-    for group in known_recipes.variants(dtype):
+    for group in known_recipes.candidate_groups(dtype):
         told = group.diagnosis()
         if told.code != "known-recipe":
             yield Fault(told, recipe=group)

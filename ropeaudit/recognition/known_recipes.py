@@ -120,7 +120,7 @@ def groups(dtype: Format, *, stepped: bool = True) -> tuple[RecipeGroup, ...]:
 
 
 @functools.lru_cache(maxsize=16)
-def variants(dtype: Format, *, stepped: bool = True) -> tuple[RecipeGroup, ...]:
+def candidate_groups(dtype: Format, *, stepped: bool = True) -> tuple[RecipeGroup, ...]:
     """Return `groups` and unnamed variants of candidates.toml: float32 but for one stage."""
     found = list(groups(dtype, stepped=stepped))
     known = {arithmetic(group.resolved) for group in found}

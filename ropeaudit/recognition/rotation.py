@@ -137,7 +137,7 @@ def explaining_recipe(
     exact = max(rms(_difference(y, exact_rotation.rotated(x, at, setting))) for x, y in sides)
     left = {
         group: max(rms(_difference(y, known_recipes.rotated(group, x, at, setting))) for x, y in sides)
-        for group in known_recipes.variants(dtype, stepped=setting.grid is None)
+        for group in known_recipes.candidate_groups(dtype, stepped=setting.grid is None)
     }
     ranked = sorted(left, key=lambda group: (left[group], len(group.narrow)))
     near = [group for group in ranked if left[group] <= _CLEAR * exact][:_MOST]

@@ -137,7 +137,7 @@ def _torch_facts() -> Iterator[tuple[str, str]]:
 
     yield "cpu capability", _text_or_unknown(torch.backends.cpu.get_cpu_capability)
     yield "cuda", torch.version.cuda or "none in this build of torch"
-    yield "gpu", _text_or_unknown(lambda: ", ".join(_devices(torch)) or "none")
+    yield "gpu", _text_or_unknown(lambda: ", ".join(_gpus(torch)) or "none")
     yield "tf32 matmul", _text_or_unknown(lambda: torch.backends.cuda.matmul.allow_tf32)
     yield "tf32 cudnn", _text_or_unknown(lambda: torch.backends.cudnn.allow_tf32)
     yield "float32 matmul precision", _text_or_unknown(torch.get_float32_matmul_precision)
@@ -145,7 +145,7 @@ def _torch_facts() -> Iterator[tuple[str, str]]:
     yield "torch threads", _text_or_unknown(torch.get_num_threads)
 
 
-def _devices(torch: Any) -> Iterator[str]:
+def _gpus(torch: Any) -> Iterator[str]:
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             major, minor = torch.cuda.get_device_capability(number)

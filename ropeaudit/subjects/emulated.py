@@ -89,7 +89,7 @@ class Emulated(OfRecipe):
             cos, sin = elementary.cos_sin(angles, last or trig, twice=last is not None)
             if factor != 1.0:
                 weight = round_to(np.array(factor), trig)
-                cos, sin = (_product(part, weight, trig) for part in (cos, sin))
+                cos, sin = (_rounded_product(part, weight, trig) for part in (cos, sin))
         if stored is not None and last is None:
             cos, sin = round_to(cos, stored), round_to(sin, stored)
         return cos, sin
@@ -139,7 +139,7 @@ class Emulated(OfRecipe):
         rotated[:, self.setting.rotary_dim :] = x[:, self.setting.rotary_dim :]
         pairs = np.array(split_pairs(x, self.setting))
         first, second = split_pairs(rotated, self.setting)
-        combine = _each if recipe.recipe.rotation_rounding == "each" else _once
+        combine = _rounding_each if recipe.recipe.rotation_rounding == "each" else _rounding_once
         bits = recipe.input.precision + (recipe.table or recipe.trig).precision  # of a product
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
             first[...], second[...] = combine(pairs, *table, fmt, bits)
@@ -147,7 +147,7 @@ class Emulated(OfRecipe):
             return rotated if same else round_own(rotated, recipe.output)
 
 
-def _each(
+def _rounding_each(
     pairs: FloatArray,
     cos: FloatArray,
     sin: FloatArray,
@@ -158,20 +158,20 @@ def _each(
 
     Shapes: pairs (2, s, p), cos and sin (s, p) -> (2, s, p).
     """
-    result, right = _product(pairs, cos, fmt, bits), _product(pairs, sin, fmt, bits)
+    result, right = _rounded_product(pairs, cos, fmt, bits), _rounded_product(pairs, sin, fmt, bits)
     result[0] -= right[1]
     result[1] += right[0]
     return round_own(result, fmt)
 
 
-def _once(
+def _rounding_once(
     pairs: FloatArray,
     cos: FloatArray,
     sin: FloatArray,
     fmt: Format,
     _: int,
 ) -> FloatArray:
-    """Return a*cos - b*sin and b*cos + a*sin, each rounded once. Shapes: as `_each`."""
+    """Return a*cos - b*sin and b*cos + a*sin, each rounded once. Shapes: as `_rounding_each`."""
     wide, *parts = (part.astype(np.float64, copy=False) for part in (pairs, cos, sin))
     left, right = (dd.two_product(wide, part) for part in parts)
     totals = [
@@ -181,7 +181,7 @@ def _once(
     return np.array([round_to(total[0] if fmt is FP64 else dd.to_odd(total), fmt) for total in totals])
 
 
-def _product(a: FloatArray, b: FloatArray, fmt: Format, bits: int = 2 * 24) -> FloatArray:
+def _rounded_product(a: FloatArray, b: FloatArray, fmt: Format, bits: int = 2 * 24) -> FloatArray:
     """Return a * b, correctly rounded. bits: of an exact product, of which float32 holds 24."""
     single = a.dtype == np.float32 and b.dtype == np.float32
     if single and fmt is not FP64 and (fmt is FP32 or bits <= 24):

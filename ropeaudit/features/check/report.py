@@ -177,7 +177,7 @@ def answer(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> Answe
     if causes:
         facts.append(("next", _next_steps(own[0], groups)))
     status: Status = "FAIL" if groups else "WARN" if causes else "PASS"
-    return Answer(status, target, _reason(own, groups), causes[:_MOST_CAUSES], facts)
+    return Answer(status, target, _summary(own, groups), causes[:_MOST_CAUSES], facts)
 
 
 def text(own: Sequence[Checked], case: Case, findings: Sequence[str]) -> str:
@@ -199,7 +199,7 @@ def warns(check: Checked) -> bool:
     return status == "waived" or (status == "info" and telling)
 
 
-def _reason(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
+def _summary(own: Sequence[Checked], groups: dict[str, list[Checked]]) -> str:
     if not groups and (margin := _smallest_limit(own)):
         doubt = next((check.finding.where for check in own if warns(check) and check.finding.where), "")
         return f"{doubt}; {margin}" if doubt else margin

@@ -195,7 +195,7 @@ def compared(
     """Return q and k, exact vectors, and the vectors and drifts of known recipes."""
     inputs = qk.make("gaussian", _HEADS, _HEADS, COMPARED, setting, seed)
     places = {offset: np.arange(COMPARED, dtype=np.int64) + offset for offset in offsets}
-    groups, q = known_recipes.variants(dtype), inputs.q
+    groups, q = known_recipes.candidate_groups(dtype), inputs.q
     subjects = [Emulated(one.resolved, setting) for one in groups]
     drifts = rms_drifts(subjects, inputs, setting, offsets)
     known: list[Known] = [

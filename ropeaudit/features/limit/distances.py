@@ -66,7 +66,7 @@ class Distances:
         """Return the value of a column of `COLUMNS` at a distance, the worse of both places."""
         last = int(self._keys(distance).max()) + distance
         places = {0, self.last - last if self.at_end else 0}
-        values = [self._columns_at(distance, offset)[column] for offset in places]
+        values = [self._drift_at(distance, offset)[column] for offset in places]
         return float(np.max(values))  # nan stays nan
 
     def _keys(self, distance: int) -> Positions:
@@ -74,7 +74,7 @@ class Distances:
         first = np.arange(_KEYS, dtype=np.int64) % self.seq_len
         return np.minimum(first, self.last - distance)
 
-    def _columns_at(self, distance: int, offset: int) -> dict[str, float]:
+    def _drift_at(self, distance: int, offset: int) -> dict[str, float]:
         """Return the values where the first key is at `offset`."""
         longer = max(0, offset + distance + 1 - self.seq_len)
         setting = self.case.setting_at(self.setting, self.seq_len, longer)

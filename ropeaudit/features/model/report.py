@@ -237,7 +237,7 @@ def rows_of(
                 "diagnosis": codes(found) or None,
                 "resembles": wording.sentence(found) or None,
             }
-            rows.append({**common, "layer": layer, **_scores(heads), **rotation})
+            rows.append({**common, "layer": layer, **_pooled_score_drift(heads), **rotation})
             continue
         for head in heads:
             for pair, numbers in enumerate(head.pairs.T):
@@ -251,7 +251,7 @@ def summary_row(
     audit: ModelAudit, shifted: Shifted, threshold: float, versions: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the summary of a dtype and offset. threshold: score drift that a layer may have."""
-    scores, excess = _scores(shifted.heads), [place.excess for place in shifted.places.values()]
+    scores, excess = _pooled_score_drift(shifted.heads), [place.excess for place in shifted.places.values()]
     row = {
         "model_type": str(audit.folder.config.get("model_type") or "none"),
         "transformers": versions["transformers"],
@@ -277,7 +277,7 @@ def summary_row(
     return {name: row[name] for name in COLUMNS["summary"] if name in row}
 
 
-def _scores(heads: Sequence[HeadDrift]) -> dict[str, Any]:
+def _pooled_score_drift(heads: Sequence[HeadDrift]) -> dict[str, Any]:
     if not heads:
         return {}
     count = sum(head.scores for head in heads)

@@ -313,7 +313,7 @@ class Baseline:
     def beside(self, report: Report) -> Report:
         """Return a report with the changes since the baseline.
 
-        If the two have no case in common, `broken` raises that, once the rows are written.
+        If the two have no case in common, `broken_gates` raises that, once the rows are written.
         """
         from ropeaudit.audits import comparison
         from ropeaudit.console.delivery import say
@@ -335,7 +335,7 @@ class Baseline:
             say(changes.headline)
         return replace(report, further={**report.further, "changes": changes})
 
-    def broken(self, conditions: Sequence[Gate]) -> list[str]:
+    def broken_gates(self, conditions: Sequence[Gate]) -> list[str]:
         """Return a line for every gate that is broken. Raises: UsageError, BadInput."""
         from ropeaudit.console import gates
 
@@ -395,7 +395,7 @@ def _measure_and_deliver(
 
     def broken(_: object) -> list[str]:
         if earlier:
-            return earlier.broken(conditions)
+            return earlier.broken_gates(conditions)
         rows = [one.as_dict() for one in sweep.results()] if conditions else []
         return gates.broken_since(conditions, [Pair(None, row) for row in rows])
 

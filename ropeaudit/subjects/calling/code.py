@@ -25,7 +25,7 @@ from ropeaudit.rope.axes import Layout
 from ropeaudit.rope.setting import RopeSetting
 from ropeaudit.subjects import Positions, Raised
 from ropeaudit.subjects.calling.detection import Fit
-from ropeaudit.subjects.calling.environments import CLEAN, CPU, Device, Environment, advice
+from ropeaudit.subjects.calling.environments import CLEAN, CPU, Device, Environment, device_advice
 from ropeaudit.subjects.calling.shapes import WrongShape
 from ropeaudit.subjects.calling.stages import NO_CHANGES, Changes, StageLog
 
@@ -287,7 +287,7 @@ class Called:
 
     def _hint(self, error: Exception) -> str:
         """Return a hint for errors about mixed devices or a dtype that NumPy lacks."""
-        if places := advice(str(error), self.code.device):
+        if places := device_advice(str(error), self.code.device):
             return f"; {places}"
         wanted = any(
             word in f"{getattr(error, 'type', '')} {error}"

@@ -26,7 +26,7 @@ from ropeaudit.subjects import Positions
 from ropeaudit.subjects.calling import arrays, proposals, shapes
 from ropeaudit.subjects.calling.arrays import Engine
 from ropeaudit.subjects.calling.conventions import ARRAYS, TUPLES, Answer, Convention
-from ropeaudit.subjects.calling.environments import Device, advice
+from ropeaudit.subjects.calling.environments import Device, device_advice
 from ropeaudit.subjects.calling.shapes import ORDERS
 from ropeaudit.subjects.calling.signatures import AXES, FACTORY, GRID, NotUnderstood
 from ropeaudit.subjects.exact_rotation import complex_pairs, half_split, rotated
@@ -240,7 +240,7 @@ def _no_call_error(trial: Trial, failed: Sequence[tuple[Convention, Exception]])
             called = f"{name}{device.words} with {ARRAYS[trial.engines[0]]}"
             unknown = f"nothing was checked: {how} of {called} raised {kind} ({Path(file).name}:{line})"
             where = file, line
-    if places := next(filter(None, (advice(one_line(error), device) for _, error in failed)), ""):
+    if places := next(filter(None, (device_advice(one_line(error), device) for _, error in failed)), ""):
         return UsageError("\n   = ".join((unknown, *attempts, places)))
     refused = NoFit.with_lines(unknown, *attempts, *filter(None, [trial.several]))
     refused.place = where

@@ -294,7 +294,7 @@ def _places(module: Any) -> set[Any]:
     return {value.device for part in (module.parameters(), module.buffers()) for value in part}
 
 
-def advice(message: str, device: Device) -> str:
+def device_advice(message: str, device: Device) -> str:
     """Return advice on an error about devices; empty for any other error."""
     text = message.lower()
     mixed = any(part in text for part in _MIXED)
