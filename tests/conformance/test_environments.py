@@ -158,7 +158,7 @@ def test_only_the_copy_of_a_module_is_moved() -> None:
     [refused] = findings(elementwise, names=["to:bf16"])
     assert (refused.status, refused.detail) == (
         "not applicable",
-        "to:bf16 moves a torch.nn.Module, and a function holds nothing to move; leave out --under",
+        "moves a torch.nn.Module, and a function holds nothing to move; leave out --under",
     )
     assert not {"to:bf16", "to:fp16"} & {*checks.DEFAULT, *(one.name for one in environments.chosen(["all"]))}
 
