@@ -1,4 +1,7 @@
-"""Three kernels with faults that shipped elsewhere, to see what `ropeaudit check` says of them."""
+"""Three kernels with faults that shipped elsewhere, to see what `ropeaudit check` says of them.
+
+A diagnosis a+b is two faults together; a|b are two that explain the calls equally well.
+"""
 
 import torch
 
@@ -43,6 +46,6 @@ if __name__ == "__main__":
             print(f"{kernel.__name__}: {failure.diagnosis}")
 
 # Output:
-# shared_positions: positions-of-another-row
+# shared_positions: positions-of-another-row+positions-counted|positions-of-another-row
 # short_table: table-ends
 # mixed_layouts: mixed-layout

@@ -327,7 +327,7 @@ def stateless(code: CodeUnderTest) -> Iterator[Finding]:
     if tuple(code.environments) == DEFAULT:
         return
     for environment in others:
-        placed, name = in_environment(code, environment), f"state {check_name(environment)}"
+        placed, name = in_environment(code, environment), f"stateless {check_name(environment)}"
         reason = placed.tested.refuses(code.setting, code.dtype)
         yield not_applicable(name, reason) if reason else _state_finding(placed, name, ())
 

@@ -149,4 +149,4 @@ def test_requested_environments_are_looked_at_from_inside() -> None:
     assert (clean.check, inside.check) == ("stateless", "stateless under default-dtype:bf16")
     assert inside.failed
     refused = found("rotary-embedding-torch", "fp32", 128, under=("compile",))[1]
-    assert (refused.check, refused.status) == ("state under compile", "not applicable")
+    assert (refused.check, refused.status) == ("stateless under compile", "not applicable")
