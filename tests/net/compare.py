@@ -33,6 +33,7 @@ OF_CODE = re.compile(r"rotation_excess|measured|allowed|differing|distance|equal
 SUMS = re.compile(
     r"(\w+_)?(drift|change|floor|parity|attention|entropy|weight|logit|part|alone|without|left|score|subject)"
     r"(_\w+)?|right_token|key_norm_growth|perplexity\w*|loss\w*"
+    r"|worst|median"  # of a report: of drift
 )
 RATIOS = re.compile(r"excess|share|removed|[ab]_nearer|ratio|times_\w+|agree\w*|before|after|new|old")
 OF_FLOAT64 = re.compile(r"(decode|structural)_\w+")  # sums that cancel
