@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ropeaudit import data
-from ropeaudit.runtime import run_metadata, threads
+from ropeaudit.runtime import chance, run_metadata, threads
 
 COUNTED = (
     "import threadpoolctl, ropeaudit.main, ropeaudit.__main__ as start\n"
@@ -73,3 +73,15 @@ def test_versions_are_those_that_are_installed() -> None:
     assert "no-such-package" not in told
     assert told["cpu"]
     assert "model name" not in told["cpu"].lower()
+
+
+def test_torch_has_one_thread_while_code_is_called_and_its_own_number_after() -> None:
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with chance.put_back():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
